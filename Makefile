@@ -1,0 +1,52 @@
+# `make demo` and `make test` do everything on a fresh machine with Python, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench readme format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv and install what demo, test, check and bench need
+
+# Some Pythons come without ensurepip; then the pip that is there fills the venv.
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install pip; }
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	@test -e src/eattn/ops/_native.so || echo "warning: no native kernel was built" \
+		"(is there a C++17 compiler?); the eager backend serves, more slowly" >&2
+	@touch $@
+
+demo: $(STAMP)  ## show that the forms agree and what it costs against softmax attention
+	$(BIN)/eattn demo
+
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## measure the operator against its performance contract
+	$(BIN)/eattn bench op
+
+readme: $(STAMP)  ## fill the tables of README.md from results/
+	$(BIN)/python -m eattn.report.readme
+
+format: $(STAMP)  ## let ruff rewrite the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f src/eattn/ops/_native.so
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -maxdepth 1 -name '*.egg-info' -exec rm -rf {} +
