@@ -1,0 +1,47 @@
+"""Element-wise attention for PyTorch: exact, as a series, and as a recurrence of constant size.
+
+Importing this costs nothing: torch is imported when the first name is used.
+
+>>> import eattn, torch
+>>> q, k, v = torch.randn(3, 1, 5, 4).unbind()
+>>> eattn.ea_series(q, k, v, order=6, causal=True).shape
+torch.Size([1, 5, 4])
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eattn import ops
+    from eattn.ops import State, accumulate, backends, ea, ea_series, ea_series_step, readout
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "State",
+    "__version__",
+    "accumulate",
+    "backends",
+    "ea",
+    "ea_series",
+    "ea_series_step",
+    "ops",
+    "readout",
+]
+
+_MODULES = ("ops",)
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"eattn.{name}")
+    if name in __all__:
+        value = getattr(import_module("eattn.ops"), name)
+        globals()[name] = value  # found directly from now on
+        return value
+    raise AttributeError(f"module 'eattn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

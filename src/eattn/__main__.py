@@ -1,0 +1,7 @@
+"""`python -m eattn` is `eattn`."""
+
+import sys
+
+from eattn.cli import main
+
+sys.exit(main())

@@ -1,0 +1,116 @@
+"""What the operators accept. Every error names the argument, what came, and what would do."""
+
+import torch
+from torch import Tensor
+
+from eattn.ops.state import State
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_qkv(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q [B, Lq, D], k and v [B, Lk, D], in one float dtype: mixed ones are promoted."""
+    q, k, v = _one_dtype(q, k, v, "[B, L, D]")
+    B, Lk, D = k.shape
+    if v.shape != k.shape:
+        raise ValueError(f"v must have k's shape {_size(k)}, got {_size(v)}")
+    if q.shape[0] != B or q.shape[2] != D:
+        raise ValueError(f"q must be [{B}, L, {D}] to attend to k {_size(k)}, got {_size(q)}")
+    if D == 0:
+        raise ValueError("q, k and v must have at least one channel, got D = 0")
+    if causal and q.shape[1] != Lk:
+        raise ValueError(
+            f"causal=True needs as many queries as keys, got Lq = {q.shape[1]} and Lk = {Lk}"
+        )
+    if key_mask is not None:
+        _check_mask(key_mask, k)
+    return q, k, v
+
+
+def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v [B, D] of one token, in one float dtype."""
+    q, k, v = _one_dtype(q, k, v, "[B, D]")
+    for name, x in (("k", k), ("v", v)):
+        if x.shape != q.shape:
+            raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
+    return q, k, v
+
+
+def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
+    """Offsets 0 <= ... <= L of sequences packed along L, with B = 1. Returns how many they are."""
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"cu_seqlens must be an int32 tensor, got {_kind(cu_seqlens)}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ValueError(f"cu_seqlens must be [n + 1] with n >= 1, got shape {_size(cu_seqlens)}")
+    if q.shape[0] != 1:
+        raise ValueError(f"cu_seqlens packs sequences along L and needs B = 1, got B = {q.shape[0]}")
+    if q.shape[1] != k.shape[1]:
+        raise ValueError(
+            f"cu_seqlens needs as many queries as keys, got Lq = {q.shape[1]}, Lk = {k.shape[1]}"
+        )
+    if cu_seqlens.device != q.device:
+        raise ValueError(f"cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}")
+    # The values: not while tracing, where there are none, nor at the price of a GPU's sync.
+    if q.device.type == "cpu" and not torch.compiler.is_compiling():
+        offsets = cu_seqlens.tolist()
+        if offsets[0] != 0 or offsets[-1] != q.shape[1]:
+            raise ValueError(
+                f"cu_seqlens must run from 0 to L = {q.shape[1]},"
+                f" got {offsets[0]} to {offsets[-1]}"
+            )
+        if any(a > b for a, b in zip(offsets, offsets[1:], strict=False)):
+            raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
+    return cu_seqlens.shape[0] - 1
+
+
+def check_state(state: State, rows: int, q: Tensor, order: int) -> None:
+    """A state of `order` with a row per sequence and a channel per channel of q."""
+    if not isinstance(state, State):
+        raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
+    s, z, shift = state
+    want = (rows, q.shape[-1], order + 1)
+    if s.dim() == 3 and s.shape[2] != want[2]:
+        raise ValueError(f"state must be of order {order}, got order {s.shape[2] - 1}")
+    if s.shape != want or z.shape != want or shift.shape != want[:2]:
+        raise ValueError(
+            f"state must have s, z {want} and shift {want[:2]},"
+            f" got {_size(s)}, {_size(z)} and {_size(shift)}"
+        )
+    if s.dtype not in (torch.float32, torch.float64) or z.dtype != s.dtype:
+        raise TypeError(f"state must be float32 or float64, got s {s.dtype} and z {z.dtype}")
+    if s.device != q.device or z.device != q.device or shift.device != q.device:
+        raise ValueError(f"state must be on {q.device} like q, got {s.device}")
+
+
+def _one_dtype(q: Tensor, k: Tensor, v: Tensor, shape: str) -> tuple[Tensor, Tensor, Tensor]:
+    dim = shape.count(",") + 1
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.dtype not in FLOATS:
+            raise TypeError(f"{name} must be a floating-point tensor, got {_kind(x)}")
+        if x.dim() != dim:
+            raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on {q.device} like q, got {x.device}")
+    if not q.dtype == k.dtype == v.dtype:
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    return q, k, v
+
+
+def _check_mask(key_mask: Tensor, k: Tensor) -> None:
+    if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
+        raise TypeError(f"key_mask must be a bool tensor, got {_kind(key_mask)}")
+    if key_mask.shape != k.shape[:2]:
+        raise ValueError(f"key_mask must be [B, Lk] = {_size(k)[:2]}, got shape {_size(key_mask)}")
+    if key_mask.device != k.device:
+        raise ValueError(f"key_mask must be on {k.device} like k, got {key_mask.device}")
+
+
+def _size(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def _kind(x: object) -> str:
+    return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__

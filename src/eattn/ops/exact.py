@@ -1,0 +1,184 @@
+"""Exact EA (Eq. 2) block by block: O(LLD) time, O(LD) memory.
+
+Weights are relative to the nearest key met so far, at distance m from q: an online softmax with
+w = e^(m^2 - (q - k)^2) = e^(-(k - (q + m)) (k - (q - m))). A product of differences from k keeps
+its digits however far the keys are; a difference of rounded squares does not.
+A block is [G, T, T]: some channels (of all batches), queries, keys.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from eattn.ops import reference
+from eattn.ops.checks import check_qkv
+
+LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
+BLOCK = 2**18  # weights at a time; two such buffers stay in cache
+
+Block = tuple[slice, slice, slice, bool]
+
+
+def ea(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j e^(-(q_i - k_j)^2) v_j / sum_j e^(-(q_i - k_j)^2) in O(LLD) (Eq. 1, Eq. 2).
+
+    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. key_mask [B, Lk] is True where a key is real;
+    a query that sees no key gives 0, with zero gradient.
+
+    >>> q, k, v = torch.randn(3, 2, 100, 8).unbind()
+    >>> ea(q, k, v, causal=True).shape
+    torch.Size([2, 100, 8])
+    """
+    q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    if torch.compiler.is_exporting():  # L is a symbol there: no blocks, and memory is O(LLD)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        y = reference.ea(q.to(wide), k.to(wide), v.to(wide), causal=causal, key_mask=key_mask)
+    else:
+        y = _forward(q, k, v, key_mask, causal)[0]
+    return y.to(q.dtype)
+
+
+@torch.library.custom_op("eattn::ea_exact", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y in float32 or wider, and the log-sum-exp in two parts: m and den, log(den) - m^2."""
+    qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
+    far = torch.finfo(qt.dtype).max ** 0.5 / 4  # no key yet; farther than any, nearer than masked
+    num, den, m = torch.zeros_like(qt), torch.zeros_like(qt), torch.full_like(qt, far)
+    for g, i, j, diagonal in _blocks(qt, kt, causal):
+        qb, kb, vb = qt[g, i, None], kt[g, None, j], vt[g, None, j]
+        a = (kb - qb).abs_()
+        if diagonal:
+            a.tril_().add_(a.new_full(a.shape[1:], far).triu_(1))
+        old, new = m[g, i], torch.minimum(m[g, i], a.amin(2))
+        decay = torch.exp2((old - new) * (old + new) * -LOG2E)
+        m[g, i] = new
+        w = _weights(qb, kb, new, diagonal, out=a)
+        den[g, i] = torch.addcmul(w.sum(2), den[g, i], decay)
+        w *= vb
+        if diagonal:
+            w.tril_()  # again: a NaN in a later value must not reach earlier rows
+        num[g, i] = torch.addcmul(w.sum(2), num[g, i], decay)
+    y = (num / den).masked_fill_(den == 0, 0)
+    return _tokens(y, q), m, den
+
+
+@torch.library.custom_op("eattn::ea_exact_backward", mutates_args=())
+def _backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    y: Tensor,
+    m: Tensor,
+    den: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dv_j = sum_i p_ij gy_i, dq_i = 2 sum_j u_ij and dk_j = -2 sum_i u_ij, where p_ij = w_ij / den_i
+    and u_ij = p_ij gy_i (v_j - y_i) (k_j - q_i).
+    """
+    qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
+    k0 = _channels(k, key_mask, 0)  # 0 * inf is NaN: an infinite key may make weights, not u
+    yt, dq, dk, dv = _channels(y), torch.zeros_like(qt), torch.zeros_like(kt), torch.zeros_like(kt)
+    g_den = (_channels(gy) / den).masked_fill_(den == 0, 0)
+    for g, i, j, diagonal in _blocks(qt, kt, causal):
+        qb, kb = qt[g, i, None], kt[g, None, j]
+        w = _weights(qb, kb, m[g, i], diagonal).mul_(g_den[g, i, None])
+        dv[g, j] += w.sum(1)
+        other = vt[g, None, j] - yt[g, i, None]
+        w *= other
+        w *= torch.sub(k0[g, None, j], qb, out=other)
+        if diagonal:
+            w.tril_()  # again: a NaN in a later token must not reach earlier rows
+        dq[g, i] += w.sum(2)
+        dk[g, j] -= w.sum(1)
+    if key_mask is not None:  # 0 even where a NaN came in from a query
+        hidden = ~key_mask.repeat_interleave(k.shape[2], 0)
+        dk.masked_fill_(hidden, 0)
+        dv.masked_fill_(hidden, 0)
+    grads = _tokens(dq.mul_(2), q), _tokens(dk.mul_(2), k), _tokens(dv, v)
+    return grads[0].to(q.dtype), grads[1].to(q.dtype), grads[2].to(q.dtype)
+
+
+def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
+    """(channels, queries, keys, whether on the diagonal) of every block with a key to see."""
+    (BD, Lq), Lk = q.shape, k.shape[1]
+    T = 64
+    while T < 512 and 4 * T * T * BD <= BLOCK:  # few channels: longer blocks
+        T *= 2
+    G = max(1, BLOCK // max(1, min(T, Lq) * min(T, Lk)))
+    for g in range(0, BD, G):
+        for i in range(0, Lq, T):
+            for j in range(0, i + 1 if causal else Lk, T):
+                yield slice(g, g + G), slice(i, i + T), slice(j, j + T), causal and i == j
+
+
+def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: bool, out: Tensor | None = None) -> Tensor:
+    """w [G, i, j] of q [G, i, 1] and k [G, 1, j] relative to m [G, i]; 0 above the diagonal."""
+    m = m.unsqueeze(2)
+    a, b = torch.sub(k, q + m, out=out), k - (q - m)
+    w = torch.addcmul(a.new_zeros(()), a, b, value=-LOG2E, out=a).exp2_()
+    return w.tril_() if diagonal else w
+
+
+def _channels(x: Tensor, key_mask: Tensor | None = None, fill: float = 0) -> Tensor:
+    """[B, L, D] -> [B * D, L] in float32 or wider, masked tokens filled (and never read)."""
+    if key_mask is not None:
+        x = x.masked_fill(~key_mask.unsqueeze(-1), fill)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.transpose(1, 2).flatten(0, 1).contiguous()
+
+
+def _tokens(x: Tensor, like: Tensor) -> Tensor:
+    """[B * D, L] -> [B, L, D]."""
+    B, L, D = like.shape
+    return x.view(B, D, L).transpose(1, 2).contiguous()
+
+
+@_forward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    B, L, D = q.shape
+    y = q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
+    return y, y.new_empty(B * D, L), y.new_empty(B * D, L)
+
+
+@_backward.register_fake
+def _(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    y: Tensor,
+    m: Tensor,
+    den: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    q, k, v, key_mask, ctx.causal = inputs
+    y, m, den = output
+    ctx.mark_non_differentiable(m, den)
+    ctx.save_for_backward(q, k, v, key_mask, y, m, den)
+
+
+def _gradient(ctx, gy, _gm, _gden):  # type: ignore[no-untyped-def]
+    return *_backward(gy, *ctx.saved_tensors, ctx.causal), None, None
+
+
+def _no_second_gradient(ctx, *grads):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("ea has no second derivative: its backward is not differentiable")
+
+
+_forward.register_autograd(_gradient, setup_context=_setup)
+_backward.register_autograd(_no_second_gradient)

@@ -1,0 +1,121 @@
+// The C ABI: picks the kernels for an ISA and an accumulation type.
+#include <cstddef>
+
+#include "args.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+#define EATTN_API extern "C" __attribute__((visibility("default")))
+
+#define EATTN_DECLARE(isa)                              \
+  extern "C" void eattn_forward_##isa##_float(const EattnArgs *);  \
+  extern "C" void eattn_forward_##isa##_double(const EattnArgs *); \
+  extern "C" void eattn_backward_##isa##_float(const EattnArgs *); \
+  extern "C" void eattn_backward_##isa##_double(const EattnArgs *);
+
+EATTN_DECLARE(baseline)
+#if defined(__x86_64__)
+EATTN_DECLARE(avx2)
+EATTN_DECLARE(avx512)
+#endif
+
+namespace {
+
+using Function = void (*)(const EattnArgs *);
+
+struct Isa {
+  const char *name;
+  Function forward[2], backward[2];  // float, double
+  bool (*runs)();
+};
+
+#define EATTN_ISA(isa, test)                                      \
+  {                                                               \
+    #isa, {eattn_forward_##isa##_float, eattn_forward_##isa##_double},   \
+        {eattn_backward_##isa##_float, eattn_backward_##isa##_double}, [] { return bool(test); } \
+  }
+
+// Fastest first.
+const Isa kIsas[] = {
+#if defined(__x86_64__)
+    EATTN_ISA(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl")),
+    EATTN_ISA(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")),
+#endif
+    EATTN_ISA(baseline, true),
+};
+constexpr int kIsaCount = sizeof(kIsas) / sizeof(kIsas[0]);
+
+// The OpenMP runtime does not survive fork(): a child's parallel region would wait for threads that
+// only its parent has. So a forked child works alone.
+bool forked = false;
+
+#if defined(__unix__) || defined(__APPLE__)
+const int registered = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+#endif
+
+// Fresh memory costs a page fault per page it touches; large pages make that 512 times rarer.
+void prefer_huge_pages(void *p, size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr size_t kWorthIt = 4 << 20;
+  if (!p || bytes < kWorthIt) return;
+  const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  const size_t begin = (size_t(p) + page - 1) / page * page, end = (size_t(p) + bytes) / page * page;
+  madvise((void *)begin, end - begin, MADV_HUGEPAGE);  // advice: a refusal changes nothing
+#else
+  (void)p;
+  (void)bytes;
+#endif
+}
+
+size_t bytes_of(const EattnArgs &a, int64_t length) {
+  const size_t size = a.io == EATTN_F64 ? 8 : a.io == EATTN_F32 ? 4 : 2;
+  return size_t(a.B) * size_t(length) * size_t(a.D) * size;
+}
+
+EattnArgs alone_if_forked(const EattnArgs *args) {
+  EattnArgs a = *args;
+  if (forked || a.threads < 1) a.threads = 1;
+  return a;
+}
+
+}  // namespace
+
+// Bumped when EattnArgs changes, so that a stale library is refused rather than misread.
+EATTN_API int eattn_abi() { return 1; }
+
+EATTN_API int eattn_openmp() {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+EATTN_API const char *eattn_compiler() { return __VERSION__; }
+
+EATTN_API const char *eattn_isa_name(int i) { return i < kIsaCount ? kIsas[i].name : nullptr; }
+
+EATTN_API int eattn_isa_runs(int i) { return kIsas[i].runs(); }
+
+EATTN_API void eattn_forward(const EattnArgs *args, int isa, int is_double) {
+  const EattnArgs a = alone_if_forked(args);
+  prefer_huge_pages(a.y.data, bytes_of(a, a.Lq));
+  kIsas[isa].forward[is_double](&a);
+}
+
+EATTN_API void eattn_backward(const EattnArgs *args, int isa, int is_double) {
+  const EattnArgs a = alone_if_forked(args);
+  prefer_huge_pages(a.dq.data, bytes_of(a, a.Lq));
+  prefer_huge_pages(a.dk.data, bytes_of(a, a.Lk));
+  prefer_huge_pages(a.dv.data, bytes_of(a, a.Lk));
+  kIsas[isa].backward[is_double](&a);
+}

@@ -1,0 +1,28 @@
+// What Python hands to the kernels: one plain struct of 64-bit fields, filled in this order by
+// ops/native.py.
+#pragma once
+#include <cstdint>
+
+// A [B, L, D] tensor with strides in elements; data == nullptr means absent.
+struct EattnView {
+  void *data;
+  int64_t sb, sl, sd;
+};
+
+struct EattnArgs {
+  EattnView q, k, v, y;            // inputs and output of the forward
+  EattnView gy, dq, dk, dv;        // backward only
+  const uint8_t *key_mask;         // [B, Lk], 1 where the token is real; or nullptr
+  const int64_t *cu_seqlens;       // [R + 1] offsets of packed sequences; or nullptr
+  // States in memory order [R, N, D], shifts [R, D]; all in the accumulation type.
+  const void *s0, *z0, *m0;        // initial state, or nullptr
+  void *s1, *z1, *m1;              // final state: written by forward, read by backward
+  const void *gs, *gz;             // gradients of the final state, or nullptr
+  void *ds, *dz;                   // gradients of the initial state, or nullptr
+  void *saved;                     // checkpoints, see scan.h; or nullptr
+  int64_t B, Lq, Lk, D, R;         // R sequences: B of them, or the packed ones
+  int64_t order, causal, io, threads;
+};
+
+// io: the inputs' type.
+enum { EATTN_F32 = 0, EATTN_F64 = 1, EATTN_BF16 = 2, EATTN_F16 = 3 };

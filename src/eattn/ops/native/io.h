@@ -1,0 +1,225 @@
+// Moving a tile between a tensor and the kernels: any type, any strides, any number of channels.
+#pragma once
+#include "args.h"
+#include "scan.h"
+
+namespace {
+
+constexpr int kIoSame = kDouble ? EATTN_F64 : EATTN_F32;
+
+INLINE float from_bf16(uint16_t h) {
+  const uint32_t u = uint32_t(h) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+
+INLINE uint16_t to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  const uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  return (u & 0x7fffffff) > 0x7f800000 ? uint16_t(0x7fc0) : uint16_t(rounded);
+}
+
+INLINE float from_f16(uint16_t h) {
+  const uint32_t magnitude = uint32_t(h & 0x7fff) << 13;
+  float f;
+  memcpy(&f, &magnitude, 4);
+  f *= 0x1p112f;  // rebias the exponent; exact, subnormals included
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  u = (h & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000 : u;
+  u |= uint32_t(h & 0x8000) << 16;
+  memcpy(&f, &u, 4);
+  return f;
+}
+
+INLINE uint16_t to_f16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  const uint16_t sign = uint16_t((u >> 16) & 0x8000);
+  u &= 0x7fffffff;
+  if (u > 0x7f800000) return sign | 0x7e00;
+  if (u >= 0x477ff000) return sign | 0x7c00;  // 65520 and above round to infinity
+  if (u < 0x38800000) {                       // subnormal: let the adder do the rounding
+    float a;
+    memcpy(&a, &u, 4);
+    a += 0.5f;  // ulp of 0.5 is 2^-24, the half's own step here
+    memcpy(&u, &a, 4);
+    return sign | uint16_t(u - 0x3f000000);
+  }
+  return sign | uint16_t((u - 0x38000000 + 0xfff + ((u >> 13) & 1)) >> 13);
+}
+
+template <class T> INLINE Real widen(T x) { return Real(x); }
+template <class T> INLINE T narrow(Real x) { return T(x); }
+struct Bf16 { uint16_t bits; };
+struct F16 { uint16_t bits; };
+template <> INLINE Real widen(Bf16 x) { return Real(from_bf16(x.bits)); }
+template <> INLINE Real widen(F16 x) { return Real(from_f16(x.bits)); }
+template <> INLINE Bf16 narrow(Real x) { return {to_bf16(float(x))}; }
+template <> INLINE F16 narrow(Real x) { return {to_f16(float(x))}; }
+
+template <class T>
+void pack(Real *to, const T *from, int64_t sl, int64_t sd, int rows, int lanes) {
+  for (int t = 0; t < rows; ++t, from += sl, to += kLanes) {
+    if (lanes == kLanes && sd == 1)
+      for (int i = 0; i < kLanes; ++i) to[i] = widen(from[i]);
+    else
+      for (int i = 0; i < kLanes; ++i) to[i] = i < lanes ? widen(from[i * sd]) : Real(0);
+  }
+}
+
+template <class T>
+void unpack(T *to, int64_t sl, int64_t sd, const Real *from, int rows, int lanes) {
+  for (int t = 0; t < rows; ++t, to += sl, from += kLanes) {
+    if (lanes == kLanes && sd == 1)
+      for (int i = 0; i < kLanes; ++i) to[i] = narrow<T>(from[i]);
+    else
+      for (int i = 0; i < lanes; ++i) to[i * sd] = narrow<T>(from[i]);
+  }
+}
+
+// Calls f with a pointer of the tensor's own type.
+template <class F> INLINE void typed(int io, void *p, F f) {
+  switch (io) {
+    case EATTN_F32: return f((float *)p);
+    case EATTN_F64: return f((double *)p);
+    case EATTN_BF16: return f((Bf16 *)p);
+    default: return f((F16 *)p);
+  }
+}
+
+// Where a tile of one tensor, for one block of channels, begins.
+struct Window {
+  const EattnView &x;
+  int io;
+  int64_t b, l, d;
+  int rows, lanes;
+
+  // The tensor itself can be walked: no conversion, no tail of channels, no gaps.
+  INLINE bool direct() const { return io == kIoSame && x.sd == 1 && lanes == kLanes; }
+  INLINE int64_t offset() const { return b * x.sb + l * x.sl + d * x.sd; }
+};
+
+using Tile = Real[kTile * kLanes];
+
+// Out of line: they are rarely used and would be repeated in every kernel.
+__attribute__((noinline)) void pack(Real *to, const Window &w) {
+  typed(w.io, w.x.data,
+        [&](auto *p) { pack(to, p + w.offset(), w.x.sl, w.x.sd, w.rows, w.lanes); });
+}
+__attribute__((noinline)) void unpack(const Real *from, const Window &w) {
+  typed(w.io, w.x.data,
+        [&](auto *p) { unpack(p + w.offset(), w.x.sl, w.x.sd, from, w.rows, w.lanes); });
+}
+
+// The rows of a tile. Copy it into a local before a loop: in an Input or Output, whose address is
+// known elsewhere, it would be fetched from memory for every token.
+template <class T> struct Rows {
+  T *data;
+  int64_t stride;
+  INLINE V operator[](int t) const { return load(data + t * stride); }
+};
+
+// A tile to be read, from the tensor itself or from a packed copy.
+struct Input {
+  alignas(64) Tile packed;
+  Rows<const Real> rows;
+
+  INLINE explicit Input(const Window &w) : rows{packed, kLanes} {
+    if (w.direct()) rows = {(const Real *)w.x.data + w.offset(), w.x.sl};
+    else pack(packed, w);
+  }
+};
+
+// Outputs of this size go past the cache: nobody reads them from it again.
+constexpr int64_t kStreamBytes = 8 << 20;
+
+struct Sink : Rows<Real> {
+  bool past_cache;
+  INLINE void put(int t, V x) const {
+    if (past_cache) stream(data + t * stride, x);
+    else store(data + t * stride, x);
+  }
+};
+
+// A tile to be written; it is in the tensor when this goes out of scope.
+struct Output {
+  alignas(64) Tile packed;
+  Window w;
+  Sink rows;
+
+  INLINE Output(const Window &window, int64_t tensor_bytes) : w(window) {
+    rows = {{packed, kLanes}, false};
+    if (!w.direct()) return;
+    Real *data = (Real *)w.x.data + w.offset();
+    const bool aligned =
+        uintptr_t(data) % kBytes == 0 && w.x.sl * int64_t(sizeof(Real)) % kBytes == 0;
+    rows = {{data, w.x.sl}, aligned && tensor_bytes >= kStreamBytes};
+  }
+  INLINE ~Output() {
+    if (!w.direct()) unpack(packed, w);
+  }
+};
+
+INLINE V load_lanes(const Real *p, int lanes, Real fill) {
+  if (lanes == kLanes) return load(p);
+  V x = splat(fill);
+  for (int i = 0; i < lanes; ++i) x[i] = p[i];
+  return x;
+}
+
+INLINE void store_lanes(Real *p, V x, int lanes) {
+  if (lanes == kLanes) return store(p, x);
+  for (int i = 0; i < lanes; ++i) p[i] = x[i];
+}
+
+// ---- where work happens ------------------------------------------------------------------------
+
+// One sequence: its batch row, first query and key, how many of each, and its first checkpoint.
+struct Sequence {
+  int64_t index, row, q, lq, k, lk, slot;
+};
+
+INLINE Sequence sequence(const EattnArgs &a, int64_t r) {
+  if (!a.cu_seqlens) return {r, r, 0, a.Lq, 0, a.Lk, r * ((a.Lk + kCheckpoint - 1) / kCheckpoint)};
+  const int64_t begin = a.cu_seqlens[r], length = a.cu_seqlens[r + 1] - begin;
+  return {r, 0, begin, length, begin, length, begin / kCheckpoint + r};
+}
+
+// One block of channels of one sequence.
+struct Channels {
+  const EattnArgs &a;
+  const Sequence &g;
+  int64_t d;
+  int lanes;
+
+  INLINE Channels(const EattnArgs &args, const Sequence &sequence, int64_t block)
+      : a(args), g(sequence), d(block * kLanes) {
+    lanes = a.D - d < kLanes ? int(a.D - d) : kLanes;
+  }
+};
+
+// A tile of it, beginning at token t.
+struct Spot : Channels {
+  int64_t t;
+  int rows;
+
+  INLINE Spot(const Channels &c, int64_t at, int64_t end) : Channels(c), t(at) {
+    rows = end - t < kTile ? int(end - t) : kTile;
+  }
+  INLINE Window queries(const EattnView &x) const {
+    return {x, int(a.io), g.row, g.q + t, d, rows, lanes};
+  }
+  INLINE Window keys(const EattnView &x) const {
+    return {x, int(a.io), g.row, g.k + t, d, rows, lanes};
+  }
+  INLINE int64_t query_bytes() const { return a.B * a.Lq * a.D * int64_t(sizeof(Real)); }
+  INLINE int64_t key_bytes() const { return a.B * a.Lk * a.D * int64_t(sizeof(Real)); }
+  INLINE const uint8_t *mask() const {
+    return a.key_mask ? a.key_mask + g.row * a.Lk + g.k + t : nullptr;
+  }
+};
+
+}  // namespace

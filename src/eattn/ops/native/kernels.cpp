@@ -1,0 +1,378 @@
+// Element-wise attention as a series, forward and backward, for one ISA and one accumulation type.
+// Compiled once per (EATTN_ISA, EATTN_REAL); api.cpp picks among the results at run time. Nothing
+// here may have external linkage but the two entry points: an inline function shared with another
+// translation unit could be kept in the version this machine cannot run.
+//
+// This file cuts the work: into (sequence, group of channel blocks) and, when those are too few for
+// the threads, along time. How it is cut never changes a bit of the result (see scan.h).
+#include <cstdlib>
+
+#include "tiles.h"
+
+namespace {
+
+// Scratch that is freed at the end of a task.
+template <class T> struct Scratch {
+  T *data;
+  explicit Scratch(int64_t n)
+      : data((T *)aligned_alloc(64, (size_t(n) * sizeof(T) + 127) / 64 * 64)) {}
+  ~Scratch() { free(data); }
+  Scratch(const Scratch &) = delete;
+  Scratch &operator=(const Scratch &) = delete;
+  T &operator[](int64_t i) { return data[i]; }
+};
+
+template <class F> void parallel(int64_t tasks, int threads, F task) {
+  if (threads > tasks) threads = int(tasks);
+#ifdef _OPENMP
+  if (threads > 1) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < tasks; ++i) task(i);
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < tasks; ++i) task(i);
+}
+
+INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Channel blocks [first, first + count) of a sequence.
+struct Group {
+  int64_t first, count;
+};
+
+// How the work is cut. Groups are wide, so that a row is read in long runs.
+struct Plan {
+  static constexpr int64_t kWidest = 32;
+  int threads;
+  int64_t blocks, groups;
+  bool over_time;
+
+  explicit Plan(const EattnArgs &a) {
+    blocks = ceil_div(a.D, kLanes);
+    // Below this a thread costs more than it brings.
+    constexpr double kWorthAThread = 1 << 17;
+    const double work = double(a.B) * double(a.Lq + a.Lk) * double(a.D) * (a.order + 4);
+    threads = work < kWorthAThread * double(a.threads) ? 1 + int(work / kWorthAThread)
+                                                       : int(a.threads);
+    groups = smaller(blocks, ceil_div(threads, a.R ? a.R : 1));
+    if (groups < ceil_div(blocks, kWidest)) groups = ceil_div(blocks, kWidest);
+    while (groups < blocks && a.R * groups % threads && a.R * groups < 4 * threads) ++groups;
+    const int64_t longest = a.Lq > a.Lk ? a.Lq : a.Lk;
+    over_time = a.R * groups < threads && longest >= 2 * kChunk;
+  }
+  INLINE Group group(int64_t i) const {
+    const int64_t begin = blocks * i / groups;
+    return {begin, blocks * (i + 1) / groups - begin};
+  }
+  INLINE Group all() const { return {0, blocks}; }
+};
+
+template <class E> struct Series {
+  using Sums = typename E::Sums;
+  using B = Block<E>;
+  using Io = StateIo<E>;
+  using T = Tiles<E>;
+
+  // Calls f(spot, i) for every tile of tokens [begin, end) and every block of the group, rows first.
+  template <class F>
+  static INLINE void each(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+                          int64_t end, F f) {
+    for (int64_t t = begin; t < end; t += kTile)
+      for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
+  }
+  template <class F>
+  static INLINE void each_backwards(const EattnArgs &a, const Sequence &g, Group group,
+                                    int64_t begin, int64_t end, F f) {
+    for (int64_t t = begin + (end - begin - 1) / kTile * kTile; t >= begin; t -= kTile)
+      for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
+  }
+  template <class F>
+  static INLINE void each_block(const EattnArgs &a, const Sequence &g, Group group, F f) {
+    for (int64_t i = 0; i < group.count; ++i) f(Channels(a, g, group.first + i), i);
+  }
+
+  // ---- causal forward (Eq. 6) ------------------------------------------------------------------
+
+  static void causal_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+                          int64_t end, B *b) {
+    each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
+      if (at.t != begin && at.t % kChunk == 0) fold(b[i]);
+      if (a.saved && at.t % kCheckpoint == 0) Io::save(at, at.t, b[i]);
+      T::causal(at, b[i]);
+    });
+    stream_fence();
+  }
+
+  static void causal_forward(const EattnArgs &a, const Plan &plan) {
+    if (plan.over_time) return causal_forward_over_time(a, plan);
+    parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
+      const Sequence g = sequence(a, task / plan.groups);
+      const Group group = plan.group(task % plan.groups);
+      Scratch<B> b(group.count);
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
+      causal_span(a, g, group, 0, g.lk, b.data);
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::store_final(c, b[i]); });
+    });
+  }
+
+  // Each thread takes one run of chunks. To know where it begins, the chunks before it are summed
+  // first; those sums begin at the shift the walk itself will have there, so the bits agree.
+  static void causal_forward_over_time(const EattnArgs &a, const Plan &plan) {
+    const Group group = plan.all();
+    const int64_t n = group.count;
+    for (int64_t r = 0; r < a.R; ++r) {
+      const Sequence g = sequence(a, r);
+      const int64_t chunks = ceil_div(g.lk, kChunk), runs = smaller(plan.threads, chunks);
+      auto first = [&](int64_t run) { return chunks * run / runs; };
+      auto end = [&](int64_t chunk) { return smaller(chunk * kChunk, g.lk); };
+      const int64_t ahead = runs ? first(runs - 1) : 0;
+      Scratch<B> sums(ahead * n + 1), b((runs + 1) * n);
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
+
+      parallel(ahead, plan.threads, [&](int64_t c) {
+        for (int64_t i = 0; i < n; ++i) start(sums[c * n + i], splat(kInf));
+        each(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
+          V &m = sums[c * n + i].shift;
+          m = T::smallest(at, m);
+        });
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        V m = b[i].shift;
+        for (int64_t c = 0; c < ahead; ++c) {
+          const V own = sums[c * n + i].shift;
+          start(sums[c * n + i], m);
+          m = min(own, m);
+        }
+      }
+      parallel(ahead, plan.threads, [&](int64_t c) {
+        each(a, g, group, end(c), end(c + 1),
+             [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
+      });
+      for (int64_t run = 1; run < runs; ++run)
+        for (int64_t i = 0; i < n; ++i) {
+          B &to = b[run * n + i];
+          to = b[(run - 1) * n + i];
+          for (int64_t c = first(run - 1); c < first(run); ++c) {
+            to.chunk = sums[c * n + i].chunk;
+            to.shift = sums[c * n + i].shift;
+            fold(to);
+          }
+        }
+      parallel(runs, plan.threads, [&](int64_t run) {
+        causal_span(a, g, group, end(first(run)), end(first(run + 1)), b.data + run * n);
+      });
+      const int64_t last = runs ? (runs - 1) * n : 0;
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::store_final(c, b[last + i]); });
+    }
+  }
+
+  // ---- causal backward -------------------------------------------------------------------------
+
+  // dq of tokens [begin, end), at most kCheckpoint of them, from the checkpoint at begin.
+  static void dq_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+                      int64_t end, B *b, Adjoint to) {
+    each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::restore(c, begin, b[i]); });
+    each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
+      T::causal_dq(at, b[i], to.at(at.t - begin, i * kLanes));
+    });
+  }
+
+  // dk and dv of tokens [begin, end), last first; `limit` is where the whole walk began.
+  static void dkdv_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+                        int64_t end, int64_t limit, B *b, Adjoint from) {
+    each_backwards(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
+      const int64_t after = at.t + at.rows;
+      if (after != limit && after % kChunk == 0) fold(b[i]);
+      T::causal_dkdv(at, b[i], from.at(at.t - begin, i * kLanes));
+    });
+  }
+
+  static Adjoint adjoint(Scratch<Real> &memory, int64_t rows, int64_t blocks) {
+    const int64_t size = rows * blocks * kLanes;
+    return {memory.data, memory.data + size, memory.data + 2 * size, blocks * kLanes};
+  }
+
+  static void causal_backward(const EattnArgs &a, const Plan &plan) {
+    if (plan.over_time) return causal_backward_over_time(a, plan);
+    parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
+      const Sequence g = sequence(a, task / plan.groups);
+      const Group group = plan.group(task % plan.groups);
+      Scratch<B> forward(group.count), reverse(group.count);
+      Scratch<Real> memory(3 * kCheckpoint * group.count * kLanes);
+      const Adjoint between = adjoint(memory, kCheckpoint, group.count);
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::start_reverse(c, reverse[i]); });
+      for (int64_t t = (g.lk - 1) / kCheckpoint * kCheckpoint; t >= 0 && g.lk; t -= kCheckpoint) {
+        const int64_t end = smaller(t + kCheckpoint, g.lk);
+        dq_span(a, g, group, t, end, forward.data, between);
+        dkdv_span(a, g, group, t, end, g.lk, reverse.data, between);
+      }
+      stream_fence();
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(c, reverse[i]); });
+    });
+  }
+
+  static void causal_backward_over_time(const EattnArgs &a, const Plan &plan) {
+    const Group group = plan.all();
+    const int64_t n = group.count;
+    for (int64_t r = 0; r < a.R; ++r) {
+      const Sequence g = sequence(a, r);
+      const int64_t chunks = ceil_div(g.lk, kChunk), runs = smaller(plan.threads, chunks);
+      auto first = [&](int64_t run) { return chunks * run / runs; };
+      auto end = [&](int64_t chunk) { return smaller(chunk * kChunk, g.lk); };
+      Scratch<Real> memory(3 * g.lk * n * kLanes);
+      const Adjoint between = adjoint(memory, g.lk, n);
+      const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed ahead of time
+      Scratch<B> sums(chunks * n + 1), b((runs + 1) * n);
+
+      parallel(chunks, plan.threads, [&](int64_t c) {
+        Scratch<B> forward(n);
+        for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
+          dq_span(a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,
+                  between.at(t, 0));
+        if (c < behind) return;
+        for (int64_t i = 0; i < n; ++i)
+          start(sums[c * n + i], load(between.at(end(c + 1) - 1, i * kLanes).m));
+        each_backwards(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
+          T::reverse_sums(at, sums[c * n + i], between.at(at.t, i * kLanes));
+        });
+      });
+      const int64_t last = runs ? (runs - 1) * n : 0;
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::start_reverse(c, b[last + i]); });
+      for (int64_t run = runs - 2; run >= 0; --run)
+        for (int64_t i = 0; i < n; ++i) {
+          B &to = b[run * n + i];
+          to = b[(run + 1) * n + i];
+          for (int64_t c = first(run + 2) - 1; c >= first(run + 1); --c) {
+            to.chunk = sums[c * n + i].chunk;
+            to.shift = sums[c * n + i].shift;
+            fold(to);
+          }
+        }
+      parallel(runs, plan.threads, [&](int64_t run) {
+        const int64_t begin = end(first(run)), limit = end(first(run + 1));
+        dkdv_span(a, g, group, begin, limit, limit, b.data + run * n, between.at(begin, 0));
+        stream_fence();
+      });
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(c, b[i]); });
+    }
+  }
+
+  // ---- non-causal (Eq. 5) ----------------------------------------------------------------------
+
+  // Runs f(g, group, phase-1 chunk or phase-2 chunk) so that all of a group's first phase is done
+  // before `between`, and that before its second phase: one task per group, or one per chunk.
+  template <class First, class Between, class Second>
+  static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
+                         int64_t Sequence::*second_length, First first, Between between,
+                         Second second) {
+    auto chunks = [](int64_t length) { return ceil_div(length, kChunk); };
+    if (!plan.over_time) {
+      parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
+        const Sequence g = sequence(a, task / plan.groups);
+        const Group group = plan.group(task % plan.groups);
+        Scratch<B> sums(group.count * chunks(g.*first_length) + 1), b(group.count);
+        for (int64_t c = 0; c < chunks(g.*first_length); ++c)
+          first(g, group, c, sums.data + c * group.count);
+        between(g, group, chunks(g.*first_length), sums.data, b.data);
+        for (int64_t c = 0; c < chunks(g.*second_length); ++c) second(g, group, c, b.data);
+        stream_fence();
+      });
+      return;
+    }
+    const Group group = plan.all();
+    for (int64_t r = 0; r < a.R; ++r) {
+      const Sequence g = sequence(a, r);
+      Scratch<B> sums(group.count * chunks(g.*first_length) + 1), b(group.count);
+      parallel(chunks(g.*first_length), plan.threads, [&](int64_t c) {
+        first(g, group, c, sums.data + c * group.count);
+        stream_fence();
+      });
+      between(g, group, chunks(g.*first_length), sums.data, b.data);
+      parallel(chunks(g.*second_length), plan.threads, [&](int64_t c) {
+        second(g, group, c, b.data);
+        stream_fence();
+      });
+    }
+  }
+
+  static void full_forward(const EattnArgs &a, const Plan &plan) {
+    two_phases(
+        a, plan, &Sequence::lk, &Sequence::lq,
+        [&](const Sequence &g, Group group, int64_t c, B *sums) {
+          for (int64_t i = 0; i < group.count; ++i) start(sums[i], splat(kInf));
+          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
+               [&](const Spot &at, int64_t i) { T::accumulate(at, sums[i]); });
+        },
+        [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
+          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
+            Io::load_initial(ch, b[i]);
+            for (int64_t c = 0; c < chunks; ++c)
+              merge(b[i], sums[c * group.count + i].chunk, sums[c * group.count + i].shift);
+            Io::store_final(ch, b[i]);
+            b[i].prefix = weighted<E>(total(b[i]));
+          });
+        },
+        [&](const Sequence &g, Group group, int64_t c, const B *b) {
+          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
+               [&](const Spot &at, int64_t i) { T::readout(at, b[i].prefix); });
+        });
+  }
+
+  static void full_backward(const EattnArgs &a, const Plan &plan) {
+    two_phases(
+        a, plan, &Sequence::lq, &Sequence::lk,
+        [&](const Sequence &g, Group group, int64_t c, B *sums) {
+          Scratch<Sums> base(group.count);
+          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
+            base[i] = weighted<E>(Io::load_final(ch));
+            start(sums[i], Io::load_shift(a.m1, ch));
+          });
+          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
+               [&](const Spot &at, int64_t i) { T::full_dq(at, base[i], sums[i]); });
+        },
+        [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
+          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
+            Io::start_reverse(ch, b[i]);
+            for (int64_t c = 0; c < chunks; ++c) {
+              b[i].chunk = sums[c * group.count + i].chunk;
+              fold(b[i]);
+            }
+            Io::finish_reverse(ch, b[i]);
+            b[i].prefix = weighted<E>(total(b[i]));
+          });
+        },
+        [&](const Sequence &g, Group group, int64_t c, const B *b) {
+          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
+               [&](const Spot &at, int64_t i) { T::full_dkdv(at, b[i].prefix, b[i].shift); });
+        });
+  }
+
+  static void forward(const EattnArgs &a) {
+    const Plan plan(a);
+    a.causal ? causal_forward(a, plan) : full_forward(a, plan);
+  }
+  static void backward(const EattnArgs &a) {
+    const Plan plan(a);
+    a.causal ? causal_backward(a, plan) : full_backward(a, plan);
+  }
+};
+
+template <bool kForward, int N> void run(const EattnArgs &a) {
+  if (a.order + 1 == N) return kForward ? Series<Taylor<N>>::forward(a) : Series<Taylor<N>>::backward(a);
+  if constexpr (N > 1) run<kForward, N - 2>(a);
+}
+
+}  // namespace
+
+#define EATTN_JOIN(a, b, c, d) a##_##b##_##c
+#define EATTN_NAME(what, isa, real) EATTN_JOIN(what, isa, real, )
+extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_forward, EATTN_ISA,
+                                                                 EATTN_REAL)(const EattnArgs *a) {
+  run<true, 17>(*a);
+}
+extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_backward, EATTN_ISA,
+                                                                 EATTN_REAL)(const EattnArgs *a) {
+  run<false, 17>(*a);
+}

@@ -1,0 +1,122 @@
+// The scan: how terms are summed along time. One block of kLanes channels at a time.
+//
+// Sums are kept in three levels so that long ones stay accurate and the work can be cut in time
+// without changing a bit: a tile's own terms (registers), the tiles of a chunk (Block::chunk), and
+// everything before the chunk (Block::prefix). Chunks begin at multiples of kChunk of a sequence,
+// however many threads there are.
+//
+// Every sum is relative to a shift m: it stands for e^(-m^2) times the sum proper. Moving it to
+// another shift is a multiplication by decay(old, new), never above 1 in the order we walk.
+#pragma once
+#include "expansion.h"
+
+namespace {
+
+constexpr int kTile = 16;           // tokens walked at once: long column walks defeat the prefetcher
+constexpr int64_t kCheckpoint = 64; // the forward saves its state this often for the backward
+constexpr int64_t kChunk = 2048;    // a unit of work when time is cut between threads
+
+// e^-(|a^2 - b^2|) as a product: a difference of rounded squares would lose the digits that matter.
+INLINE V decay(V a, V b) {
+  return select(a == b, splat(1), exp_nonpos(-abs(a - b) * (a + b)));
+}
+
+// w = e^(m^2 - k^2), at most 1 since m <= |k|.
+INLINE V weight(V k, V m) {
+  const V a = abs(k);
+  return exp_nonpos((m - a) * (m + a));
+}
+
+template <class Sums> INLINE void clear(Sums &a) {
+  unroll<sizeof(a.s) / sizeof(V)>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
+}
+
+template <class E> struct Block {
+  typename E::Sums prefix, chunk;
+  V prefix_shift, shift;  // of prefix; of chunk and of what comes next
+};
+
+template <class E> INLINE void start(Block<E> &b, V shift) {
+  clear(b.prefix);
+  clear(b.chunk);
+  b.prefix_shift = b.shift = shift;
+}
+
+// prefix + chunk, at the current shift.
+template <class E> INLINE typename E::Sums total(const Block<E> &b) {
+  typename E::Sums t;
+  const V f = decay(b.prefix_shift, b.shift);
+  for (int n = 0; n < E::kTerms; ++n) {
+    t.s[n] = fma(b.prefix.s[n], f, b.chunk.s[n]);
+    t.z[n] = fma(b.prefix.z[n], f, b.chunk.z[n]);
+  }
+  return t;
+}
+
+// Close a chunk: what it summed joins the prefix.
+template <class E> INLINE void fold(Block<E> &b) {
+  b.prefix = total(b);
+  b.prefix_shift = b.shift;
+  clear(b.chunk);
+}
+
+// Add another block's sums, each at a shift of its own.
+template <class E> INLINE void merge(Block<E> &b, const typename E::Sums &sums, V shift) {
+  const V m = min(shift, b.prefix_shift), f = decay(b.prefix_shift, m), g = decay(shift, m);
+  for (int n = 0; n < E::kTerms; ++n) {
+    b.prefix.s[n] = fma(b.prefix.s[n], f, sums.s[n] * g);
+    b.prefix.z[n] = fma(b.prefix.z[n], f, sums.z[n] * g);
+  }
+  b.prefix_shift = b.shift = m;
+}
+
+// Multiply by the coefficients c_n, as `E::read` expects its base.
+template <class E> INLINE typename E::Sums weighted(typename E::Sums t) {
+  for (int n = 0; n < E::kTerms; ++n) {
+    t.s[n] = t.s[n] * E::c.value[n];
+    t.z[n] = t.z[n] * E::c.value[n];
+  }
+  return t;
+}
+
+template <class Sums> INLINE void rescale(Sums &a, V f) {
+  unroll<sizeof(a.s) / sizeof(V)>([&](auto n) INLINE_LAMBDA {
+    a.s[n] = a.s[n] * f;
+    a.z[n] = a.z[n] * f;
+  });
+}
+
+// Walk `rows` tokens of one block. `step(t, m, local, moved)` adds token t's term to `local`, after
+// calling moved(m') if the shift becomes m'; `read(t, m, base, local)` then reads out at t.
+// kBackwards walks from the last token to the first.
+template <class E, bool kBackwards, class Step, class Read>
+INLINE void walk(Block<E> &b, int rows, Step step, Read read) {
+  // What was summed before stays in memory, the tile's own sums in registers.
+  typename E::Sums before = weighted<E>(total(b)), local;
+  typename E::Sums *base = &before;
+  clear(local);
+  const V start_shift = b.shift;
+  V m = start_shift;
+  auto moved = [&](V to) INLINE_LAMBDA {
+    if (any_differs(to, m)) {
+      const V f = decay(m, to);
+      rescale(*base, f);
+      rescale(local, f);
+      m = to;
+    }
+  };
+  for (int i = 0; i < rows; ++i) {
+    const int t = kBackwards ? rows - 1 - i : i;
+    base = opaque(base);
+    step(t, m, local, moved);
+    read(t, m, *base, local);
+  }
+  const V f = decay(start_shift, m);
+  unroll<E::kTerms>([&](auto n) INLINE_LAMBDA {
+    b.chunk.s[n] = fma(b.chunk.s[n], f, local.s[n]);
+    b.chunk.z[n] = fma(b.chunk.z[n], f, local.z[n]);
+  });
+  b.shift = m;
+}
+
+}  // namespace

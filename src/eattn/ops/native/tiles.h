@@ -1,0 +1,194 @@
+// What is done with one tile of one block: the equations, on top of the scan.
+#pragma once
+#include "state_io.h"
+
+namespace {
+
+// What the reverse walk needs of each token: a = gy / den (less the reading's scale), m and y.
+struct Adjoint {
+  Real *a, *m, *y;
+  int64_t stride;
+  INLINE Adjoint at(int64_t t, int64_t column) const {
+    const int64_t o = t * stride + column;
+    return {a + o, m + o, y + o, stride};
+  }
+};
+
+template <class E> struct Tiles {
+  using Sums = typename E::Sums;
+  using B = Block<E>;
+
+  // Shift and weight of every key of a tile, ahead of the walk: an exponential is a long chain of
+  // operations, and on its own the chains of several tokens overlap.
+  struct Weights {
+    V m[kTile], w[kTile];
+    INLINE Weights(const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
+      for (int t = 0; t < rows; ++t) {
+        const V x = k[t];
+        if (!mask || mask[t]) shift = min(abs(x), shift);
+        m[t] = shift;
+        w[t] = weight(x, shift);
+      }
+    }
+  };
+
+  // Keys and values join the sums (Eq. 12, Eq. 13).
+  struct Keys {
+    Rows<const Real> k, v;
+    const uint8_t *mask;
+    const Weights &weights;
+    template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
+      if (mask && !mask[t]) return;
+      moved(weights.m[t]);
+      E::add(local, k[t], weights.w[t], v[t]);
+    }
+  };
+
+  // Queries join the reverse sums: the mirror of Keys.
+  struct Queries {
+    Rows<const Real> q;
+    Adjoint from;
+    template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
+      const int64_t o = t * from.stride;
+      moved(load(from.m + o));
+      E::add_scaled(local, q[t], load(from.a + o), load(from.y + o));
+    }
+  };
+
+  struct Nothing {
+    INLINE void operator()(int, const V &, const Sums &, const Sums &) const {}
+  };
+
+  // y = num / den (Eq. 16); a row that attends to nothing gives 0.
+  static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
+
+  static INLINE V query_gradient(const Reading &o, V y, V a) {
+    return a * o.r * fma(-y, o.dz, o.ds);
+  }
+
+  struct KeyGradient {
+    V dk, dv;
+  };
+  static INLINE KeyGradient key_gradient(const Reading &o, V k, V v, V m) {
+    const V w = weight(k, m);
+    const V direct = fma(v, o.dz, -o.ds), through_w = fma(v, o.z, -o.s);
+    const V dk = w * fma(-2 * k, through_w, direct), dv = w * o.z;
+    // A key too far to weigh anything may have powers too large to multiply by 0.
+    return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
+  }
+
+  // The smallest |k| of the tile, which shift begins with.
+  static INLINE V smallest(const Spot &at, V shift) {
+    const Input ks(at.keys(at.a.k));
+    const Rows<const Real> k = ks.rows;
+    const uint8_t *mask = at.mask();
+    for (int i = 0; i < at.rows; ++i)
+      if (!mask || mask[i]) shift = min(abs(k[i]), shift);
+    return shift;
+  }
+
+  static void accumulate(const Spot &at, B &b) {
+    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
+    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights}, Nothing{});
+  }
+
+  static void causal(const Spot &at, B &b) {
+    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
+    Output ys(at.queries(at.a.y), at.query_bytes());
+    const Rows<const Real> q = qs.rows;
+    const Sink y = ys.rows;
+    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights},
+                   [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
+                     const Reading o = E::template read<false, true>(q[i], base, local);
+                     y.put(i, quotient(o.s, o.z));
+                   });
+  }
+
+  static void readout(const Spot &at, const Sums &base) {
+    const Input qs(at.queries(at.a.q));
+    Output ys(at.queries(at.a.y), at.query_bytes());
+    const Rows<const Real> q = qs.rows;
+    const Sink y = ys.rows;
+    for (int i = 0; i < at.rows; ++i) {
+      const Reading o = E::template read<false, true>(q[i], base);
+      y.put(i, quotient(o.s, o.z));
+    }
+  }
+
+  // Recomputes the causal forward; writes dq and what the reverse walk needs.
+  static void causal_dq(const Spot &at, B &b, Adjoint to) {
+    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
+    const Input gs(at.queries(at.a.gy));
+    Output dqs(at.queries(at.a.dq), at.query_bytes());
+    const Rows<const Real> q = qs.rows, gy = gs.rows;
+    const Sink dq = dqs.rows;
+    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights},
+                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
+                     const Reading o = E::template read<true, true>(q[i], base, local);
+                     const V y = quotient(o.s, o.z), a = quotient(gy[i], o.z);
+                     dq.put(i, query_gradient(o, y, a));
+                     store(to.a + i * to.stride, a);
+                     store(to.m + i * to.stride, m);
+                     store(to.y + i * to.stride, y);
+                   });
+  }
+
+  static void reverse_sums(const Spot &at, B &b, Adjoint from) {
+    const Input qs(at.queries(at.a.q));
+    walk<E, true>(b, at.rows, Queries{qs.rows, from}, Nothing{});
+  }
+
+  static void causal_dkdv(const Spot &at, B &b, Adjoint from) {
+    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
+    Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
+    const Rows<const Real> k = ks.rows, v = vs.rows;
+    const Sink dk = dks.rows, dv = dvs.rows;
+    const uint8_t *mask = at.mask();
+    walk<E, true>(b, at.rows, Queries{qs.rows, from},
+                  [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
+                    KeyGradient o{};
+                    if (!mask || mask[i])
+                      o = key_gradient(E::template read<true, false>(k[i], base, local), k[i],
+                                       v[i], m);
+                    dk.put(i, o.dk);
+                    dv.put(i, o.dv);
+                  });
+  }
+
+  // Non-causal: dq from the whole state, and the queries' terms for the reverse sums.
+  static void full_dq(const Spot &at, const Sums &base, B &b) {
+    const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
+    Output dqs(at.queries(at.a.dq), at.query_bytes());
+    const Rows<const Real> q = qs.rows, gy = gs.rows;
+    const Sink dq = dqs.rows;
+    walk<E, false>(
+        b, at.rows,
+        [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
+          const Reading o = E::template read<true, true>(q[i], base);
+          const V y = quotient(o.s, o.z), a = quotient(gy[i], o.z);
+          dq.put(i, query_gradient(o, y, a));
+          E::add_scaled(local, q[i], a, y);
+        },
+        Nothing{});
+  }
+
+  static void full_dkdv(const Spot &at, const Sums &base, V m) {
+    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
+    Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
+    const Rows<const Real> k = ks.rows, v = vs.rows;
+    const Sink dk = dks.rows, dv = dvs.rows;
+    const uint8_t *mask = at.mask();
+    for (int i = 0; i < at.rows; ++i) {
+      KeyGradient o{};
+      if (!mask || mask[i])
+        o = key_gradient(E::template read<true, false>(k[i], base), k[i], v[i], m);
+      dk.put(i, o.dk);
+      dv.put(i, o.dv);
+    }
+  }
+};
+
+}  // namespace

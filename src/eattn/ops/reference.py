@@ -1,0 +1,134 @@
+"""Element-wise attention as the paper writes it, and a quadratic form that never underflows.
+
+These are the oracles every backend is tested against, so they are plain and slow on purpose.
+Axes: B batch, L tokens, D channels, N = order + 1 terms. Indices: i query, j key, n power.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class State(NamedTuple):
+    """Sums over the tokens seen so far (Eq. 12, Eq. 13): [B, D, N] each, for any L."""
+
+    s: Tensor
+    z: Tensor
+
+
+def initial_state(like: Tensor, order: int) -> State:
+    """s_0 = z_0 = 0 (Eq. 8, Eq. 9) for tokens shaped like [B, D]."""
+    return State(like.new_zeros(*like.shape, order + 1), like.new_zeros(*like.shape, order + 1))
+
+
+def taylor(order: int, like: Tensor) -> Tensor:
+    """Coefficients 2^n / n! of e^(2qk) (Eq. 4, Eq. 7) -> [N]; `order` is the highest power."""
+    if order < 0 or order % 2:
+        raise ValueError(f"order must be even and >= 0, got {order}")
+    return like.new_tensor([2.0**n / math.factorial(n) for n in range(order + 1)])
+
+
+def powers(x: Tensor, order: int) -> Tensor:
+    """(1, x, ..., x^order) (Eq. 10, Eq. 11): [..., D] -> [..., D, N]."""
+    return x.unsqueeze(-1) ** torch.arange(order + 1, device=x.device)
+
+
+def ea(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j softmax_j(-(q_i - k_j)^2) v_j in O(LLD) (Eq. 1, Eq. 2)."""
+    hidden = _hidden(q, k, causal, key_mask)
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    o = -(q.unsqueeze(2) - k.unsqueeze(1)).square()  # Eq. 1 [B, i, j, D]
+    # The second fill turns the NaN of a row without keys into 0, and stops its gradient.
+    weight = o.masked_fill(hidden, -torch.inf).softmax(dim=2).masked_fill(hidden, 0.0)
+    return (weight * v.unsqueeze(1)).sum(dim=2)  # Eq. 2 [B, L, D]
+
+
+def ea_series(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool = False) -> Tensor:
+    """As `ea`, with e^(-q^2) cancelled (Eq. 3) and e^(2qk) expanded (Eq. 4), in O(NLD)."""
+    z = powers(k, order) * torch.exp(-k.square()).unsqueeze(-1)  # [B, L, D, N]
+    s = z * v.unsqueeze(-1)
+    if causal:
+        return readout(q, State(s.cumsum(1), z.cumsum(1)))  # Eq. 6
+    return readout(q, State(s.sum(1, keepdim=True), z.sum(1, keepdim=True)))  # Eq. 5
+
+
+def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+    """One causal token in O(ND): q, k, v and y are [B, D]."""
+    z = powers(k, state.z.shape[-1] - 1) * torch.exp(-k.square()).unsqueeze(-1)
+    state = State(state.s + z * v.unsqueeze(-1), state.z + z)  # Eq. 12, Eq. 13
+    return readout(q, state), state
+
+
+def readout(q: Tensor, state: State) -> Tensor:
+    """y = num / den (Eq. 14, Eq. 15, Eq. 16): q [..., D], state [..., D, N] -> [..., D]."""
+    order = state.z.shape[-1] - 1
+    weight = taylor(order, q) * powers(q, order)
+    return (weight * state.s).sum(-1) / (weight * state.z).sum(-1)
+
+
+def ea_series_shifted(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """Eq. 5 and Eq. 6 for keys of any size: y_i = sum_j w_ij P(2 q_i k_j) v_j / (the same, v = 1).
+
+    w_ij = e^(m_i^2 - k_j^2) with m_i the least |k_j| that row i attends to: m cancels in the ratio,
+    and where the literal e^(-k^2) is 0/0 (|k| > 27 in float64) the nearest key keeps weight 1.
+    The exponent is a product, as a difference of rounded squares would lose its digits.
+    O(LLD) time and memory; rows that attend to nothing give 0, with zero gradient.
+    """
+    hidden = _hidden(q, k, causal, key_mask)
+    k, v = _real(k, key_mask).unsqueeze(1), _real(v, key_mask).unsqueeze(1)  # [B, 1, j, D]
+    size = k.abs().expand(-1, q.shape[1], -1, -1)
+    m = size.detach().masked_fill(hidden, torch.inf)
+    m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)
+    m = m.masked_fill(m == torch.inf, 0.0)  # no key at all: any number will do, w is 0
+    w = torch.exp(((m - size) * (m + size)).masked_fill(hidden, -torch.inf))
+    w = w * _polynomial(2 * q.unsqueeze(2) * k, order)  # [B, i, j, D]
+    num, den = (w * v).sum(2), w.sum(2)
+    return num / den.masked_fill(den == 0, 1.0)
+
+
+@functools.cache
+def condition(order: int) -> float:
+    """kappa = max_x sum_n |x^n / n!| / P(x): by how much reading the series amplifies rounding.
+
+    P is the Taylor polynomial of e^x of this order, least against its terms at negative x. An
+    output carries an error of a small multiple of kappa * eps * max|v|.
+    """
+    x = -torch.linspace(0, 2 * order + 1, 100_001, dtype=torch.float64)
+    return float((_polynomial(-x, order) / _polynomial(x, order)).max())
+
+
+def _polynomial(x: Tensor, order: int) -> Tensor:
+    """P(x) = sum_n x^n / n! by Horner's rule (Eq. 4)."""
+    taylor(order, x)  # rejects an odd order
+    p = x**0  # not ones_like: at order 0, q still gets a gradient (of zeros)
+    for n in range(order, 0, -1):
+        p = 1 + p * x / n
+    return p
+
+
+def _hidden(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> Tensor:
+    """True where query i must not see key j, [B or 1, i, j, 1]."""
+    hidden = torch.zeros(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+    if causal:
+        hidden = ~torch.ones_like(hidden).tril()
+    if key_mask is not None:
+        hidden = hidden | ~key_mask.unsqueeze(1)
+    return hidden.unsqueeze(-1)
+
+
+def _real(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """x with masked tokens replaced by 0, selected and not multiplied: NaN there is never read."""
+    return x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0.0)

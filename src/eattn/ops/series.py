@@ -1,0 +1,336 @@
+"""EA-series, the public operator: checks, choice of backend, autograd, torch.library.
+
+One op serves every form. y_i = S(q_i) / Z(q_i) (Eq. 16) over the keys that i may see: all of them
+(Eq. 5), those up to i (Eq. 6), one more at a time (Eq. 12, Eq. 13), or those in a given state.
+Only this file knows the backends.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from eattn.ops import eager, native
+from eattn.ops.checks import check_cu_seqlens, check_qkv, check_state, check_step
+from eattn.ops.state import State, check_order, empty_sums
+
+Backend = tuple[Callable[..., eager.Outputs], Callable[..., eager.Gradients]]  # forward, backward
+
+
+def _native(isa: str | None) -> Backend:
+    return partial(native.forward, isa=isa), partial(native.backward, isa=isa)
+
+
+_IMPLEMENTATIONS: dict[str, Backend] = {
+    "eager": (eager.forward, eager.backward),
+    "native": _native(None),
+    "native-avx512": _native("avx512"),
+    "native-avx2": _native("avx2"),
+    "native-baseline": _native("baseline"),
+}
+# Why each backend cannot run here, found out once: torch.compile traces through the choice.
+_WHY_NOT: dict[str, str | None] = {
+    "eager": None,
+    "native": native.unavailable(),
+    "native-avx512": native.unavailable("avx512"),
+    "native-avx2": native.unavailable("avx2"),
+    "native-baseline": native.unavailable("baseline"),
+    "triton": "the Triton kernels are not part of this version",
+}
+BACKENDS = tuple(_WHY_NOT)
+
+
+def ea_series(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int = 6,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    state: State | None = None,
+    return_state: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, State]:
+    """y_i = sum_j w_ij v_j / sum_j w_ij, w_ij = e^(-k_j^2) P(2 q_i k_j), P the Taylor polynomial of
+    e^x to the even power `order`, in O(NLD) time and O(LD) memory (Eq. 5; causal: Eq. 6).
+
+    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True where a key is real.
+    `cu_seqlens` [n + 1] packs n sequences along L, with B = 1. `state` holds earlier keys; with
+    `return_state` comes the state that also holds these, one row per sequence.
+
+    >>> q, k, v = torch.randn(3, 2, 10, 8).unbind()
+    >>> y, state = ea_series(q[:, :6], k[:, :6], v[:, :6], causal=True, return_state=True)
+    >>> rest = ea_series(q[:, 6:], k[:, 6:], v[:, 6:], causal=True, state=state)
+    >>> torch.allclose(torch.cat([y, rest], 1), ea_series(q, k, v, causal=True), atol=1e-5)
+    True
+    """
+    check_order(order)
+    q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    rows = q.shape[0] if cu_seqlens is None else check_cu_seqlens(cu_seqlens, q, k)
+    if state is not None:
+        check_state(state, rows, q, order)
+    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, order, causal, choose(backend, q))
+    return (y, after) if return_state else y
+
+
+def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+    """One causal token in O(ND), whatever came before (Eq. 12 to Eq. 16): q, k, v, y are [B, D].
+
+    >>> y, state = ea_series_step(*torch.randn(3, 2, 8).unbind(), State.zeros(2, 8, order=6))
+    >>> y.shape, state.order
+    (torch.Size([2, 8]), 6)
+    """
+    q, k, v = check_step(q, k, v)
+    check_state(state, q.shape[0], q, state.order)
+    token = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
+    y, after = _apply(*token, None, None, state, state.order, True, choose(None, q))
+    return y.squeeze(1), after
+
+
+def accumulate(k: Tensor, v: Tensor, *, order: int = 6, key_mask: Tensor | None = None) -> State:
+    """The state of keys and values [B, L, D], in O(NLD) (Eq. 12, Eq. 13 summed over all tokens).
+
+    >>> accumulate(*torch.randn(2, 3, 100, 8).unbind(), order=2).s.shape
+    torch.Size([3, 8, 3])
+    """
+    check_order(order)
+    _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask)
+    no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
+    backend = choose(None, k)
+    return _apply(no_queries, k, v, key_mask, None, None, order, False, backend)[1]
+
+
+def readout(q: Tensor, state: State) -> Tensor:
+    """y = num / den at q [B, L, D], attending to what the state holds, in O(NLD) (Eq. 14 to Eq. 16).
+
+    >>> q, k, v = torch.randn(3, 2, 10, 8).unbind()
+    >>> torch.allclose(readout(q, accumulate(k, v)), ea_series(q, k, v), atol=1e-5)
+    True
+    """
+    q, _, _ = check_qkv(q, q, q, causal=False, key_mask=None)
+    check_state(state, q.shape[0], q, state.order)
+    no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
+    backend = choose(None, q)
+    return _apply(q, no_keys, no_keys, None, None, state, state.order, False, backend)[0]
+
+
+def backends() -> dict[str, str | None]:
+    """What can serve `ea_series` here and now: None, or the reason it cannot."""
+    return {name: _WHY_NOT[name] for name in ("eager", "native", "triton")}
+
+
+def choose(backend: str | None, q: Tensor) -> str:
+    """The fastest backend that fits the inputs, or the one asked for if it can run."""
+    if backend is None:
+        return "native" if q.device.type == "cpu" and _WHY_NOT["native"] is None else "eager"
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}; got {backend!r}")
+    why = _WHY_NOT[backend]
+    if why is None and backend.startswith("native") and q.device.type != "cpu":
+        why = f"it runs on the CPU, and q is on {q.device}"
+    if why is not None:
+        raise ValueError(f"backend {backend!r} cannot run here: {why}")
+    return backend
+
+
+def _apply(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    state: State | None,
+    order: int,
+    causal: bool,
+    backend: str,
+) -> tuple[Tensor, State]:
+    s, z, shift = (None, None, None) if state is None else state
+    save = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (q, k, v, s, z)
+    )
+    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
+    if _exporting():
+        # An exported program must be made of plain operators.
+        y, *after, _ = eager.forward(*inputs, order=order, causal=causal, save=False)
+    elif save or _watched(q):
+        y, *after, _ = torch.ops.eattn.ea_series(*inputs, order, causal, backend, save)
+    else:
+        # Straight to the kernel: a decoding step would spend longer in the dispatcher than in it.
+        y, *after, _ = _IMPLEMENTATIONS[backend][0](*inputs, order=order, causal=causal, save=False)
+    return y, State(*after)
+
+
+def _exporting() -> bool:
+    return torch.compiler.is_exporting()
+
+
+def _watched(q: Tensor) -> bool:
+    """Whether something other than plain eager execution wants to see the call."""
+    return (
+        torch.compiler.is_compiling()
+        or type(q) not in (Tensor, torch.nn.Parameter)
+        or _get_current_dispatch_mode() is not None
+    )
+
+
+# ---- torch.library ------------------------------------------------------------------------------
+
+_SCHEMA_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? key_mask, Tensor? cu_seqlens,"
+    " Tensor? s, Tensor? z, Tensor? shift"
+)
+_library = torch.library.Library("eattn", "DEF")
+_library.define(
+    f"ea_series({_SCHEMA_INPUTS}, int order, bool causal, str backend, bool save)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    f"ea_series_backward(Tensor gy, Tensor? gs, Tensor? gz, {_SCHEMA_INPUTS},"
+    " Tensor final_s, Tensor final_z, Tensor final_shift, Tensor saved,"
+    " int order, bool causal, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.impl(_library, "ea_series", "CompositeExplicitAutograd")
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    order: int,
+    causal: bool,
+    backend: str,
+    save: bool,
+) -> eager.Outputs:
+    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
+    return _IMPLEMENTATIONS[backend][0](*inputs, order=order, causal=causal, save=save)
+
+
+@torch.library.register_fake("eattn::ea_series", lib=_library)
+def _forward_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    order: int,
+    causal: bool,
+    backend: str,
+    save: bool,
+) -> eager.Outputs:
+    B, _, D = q.shape
+    wide = q.dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
+    dtype = torch.float64 if wide else torch.float32
+    rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    sums = [empty_sums(rows, D, order, dtype, q.device) for _ in range(2)]
+    keeps = backend != "eager" and save and causal
+    shape = native.saved_shape(q, cu_seqlens, order) if keeps else (0,)
+    y = q.new_empty(q.shape)
+    return y, *sums, q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
+
+
+@torch.library.impl(_library, "ea_series_backward", "CompositeExplicitAutograd")
+def _backward(
+    gy: Tensor,
+    gs: Tensor | None,
+    gz: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    final_s: Tensor,
+    final_z: Tensor,
+    final_shift: Tensor,
+    saved: Tensor,
+    order: int,
+    causal: bool,
+    backend: str,
+) -> tuple[Tensor, ...]:
+    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
+    final = (final_s, final_z, final_shift, saved)
+    grads = _IMPLEMENTATIONS[backend][1](
+        gy, gs, gz, *inputs, *final, order=order, causal=causal
+    )
+    # A schema knows no optional results: an empty tensor stands for the gradient of no state.
+    return tuple(final_s.new_empty(0) if g is None else g for g in grads)
+
+
+@torch.library.register_fake("eattn::ea_series_backward", lib=_library)
+def _backward_fake(
+    gy: Tensor,
+    gs: Tensor | None,
+    gz: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    final_s: Tensor,
+    final_z: Tensor,
+    final_shift: Tensor,
+    saved: Tensor,
+    order: int,
+    causal: bool,
+    backend: str,
+) -> tuple[Tensor, ...]:
+    rows, D, _ = final_s.shape
+    sums = [
+        final_s.new_empty(0)
+        if s is None
+        else empty_sums(rows, D, order, final_s.dtype, final_s.device)
+        for _ in range(2)
+    ]
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *sums
+
+
+def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    q, k, v, key_mask, cu_seqlens, s, z, shift, order, causal, backend, save = inputs
+    if not save:
+        raise RuntimeError("eattn::ea_series was called with save=False, but a gradient is wanted")
+    _, *final = output
+    ctx.save_for_backward(q, k, v, key_mask, cu_seqlens, s, z, shift, *final)
+    ctx.options = order, causal, backend
+    ctx.mark_non_differentiable(output[3], output[4])
+    ctx.set_materialize_grads(False)
+
+
+def _series_gradient(ctx, gy, gs, gz, _gshift, _gsaved):  # type: ignore[no-untyped-def]
+    q, k, v, key_mask, cu_seqlens, s, z, shift, *final = ctx.saved_tensors
+    gy = torch.zeros_like(q) if gy is None else gy
+    if gs is not None or gz is not None:
+        gs = torch.zeros_like(final[0]) if gs is None else gs
+        gz = torch.zeros_like(final[1]) if gz is None else gz
+    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
+    dq, dk, dv, ds, dz = torch.ops.eattn.ea_series_backward(
+        gy, gs, gz, *inputs, *final, *ctx.options
+    )
+    of_state = (None, None) if s is None else (ds.to(s.dtype), dz.to(z.dtype))
+    return dq, dk, dv, None, None, *of_state, None, None, None, None, None
+
+
+def _no_second_derivative(ctx, *grads):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("ea_series has no second derivative: its backward is not differentiable")
+
+
+torch.library.register_autograd(
+    "eattn::ea_series", _series_gradient, setup_context=_setup_context, lib=_library
+)
+torch.library.register_autograd("eattn::ea_series_backward", _no_second_derivative, lib=_library)
