@@ -65,11 +65,12 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
     return cu_seqlens.shape[0] - 1
 
 
-def check_state(state: State, rows: int, q: Tensor, order: int) -> None:
-    """A state of `order` with a row per sequence and a channel per channel of q."""
+def check_state(state: State, rows: int, q: Tensor, order: int | None = None) -> None:
+    """A state of `order`, if that matters, with a row per sequence and the channels of q."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
     s, z, shift = state
+    order = state.order if order is None else order
     want = (rows, q.shape[-1], order + 1)
     if s.dim() == 3 and s.shape[2] != want[2]:
         raise ValueError(f"state must be of order {order}, got order {s.shape[2] - 1}")

@@ -1,19 +1,20 @@
 """EA-series in plain PyTorch: O(LD) memory, O(NLD) time, any device, exportable.
 
-L tokens are cut into C chunks of T and laid out [T, B, C, D]; all chunks walk their tokens side by
-side, first from zero for the totals of the chunks, then from the sum of what precedes each chunk
+L tokens are cut into C chunks of T and laid out [T, B, C, D]. All chunks walk their tokens side by
+side: once for the totals of the chunks, then, as soon as what precedes each chunk is known, again
 to read out. So a step is a few calls on [B, C, D], no [B, L, D, N] tensor ever exists, and a long
 sum is a sum of short ones.
 
-Sums are [N, 2, B, C, D]: for each power n the pair (s_n, z_n) of Eq. 12 and Eq. 13, relative to the
-shift m, the least |k| so far. As K(q, k) = sum_n c_n q^n k^n is symmetric, the backward is the same
-scan from the other end with q and k in exchanged roles: it sums the pair (a_i y_i, a_i) q_i^n, where
-a_i = gy_i / den_i, and reads at k.
+Sums are [N, 2, B, C, D]: for each power n the pair (s_n, z_n) of Eq. 12 and Eq. 13, relative to
+the shift m, the least |k| so far. As K(q, k) = sum_n c_n q^n k^n is symmetric, the backward is the
+same scan from the other end with q and k in exchanged roles: it sums the pair (a_i y_i, a_i) q_i^n,
+where a_i = gy_i / den_i, and reads at k.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +22,12 @@ from torch.nn.functional import pad
 
 LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
 TILE = 64  # T of an exported program, which cannot choose it by L
-REACH = 14  # an exported program doubles its reach over chunks so often: L <= 2^14 * TILE
+REACH = 14  # how often it doubles its reach over chunks: enough for L = 2^14 * TILE = 2^20
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-Token = Callable[[int], tuple[Tensor, Tensor, Tensor]]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+Token = Callable[[int], tuple[Tensor, Tensor, Tensor]]  # step -> x, first, weights of its chain
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, B, C, D], overwritten by the next
 Emit = Callable[[int, Pair], None]
 
@@ -47,21 +49,18 @@ def forward(
     """y of Eq. 5 or Eq. 6, and the state after the last key: (y, s, z, shift, nothing saved)."""
     if cu_seqlens is not None:
         tokens, rows = (q, k, v, key_mask), (s, z, shift)
-        return _packed_forward(tokens, rows, cu_seqlens, order=order, causal=causal)
-    call = _Call(q, k, v, key_mask, s, z, shift, order, causal)
+        return _packed_forward(cu_seqlens, tokens, rows, order=order, causal=causal)
     if torch.compiler.is_exporting():
-        y, sums, last = _exported(call)
-        y = y.permute(1, 2, 0, 3).flatten(1, 2)
-    else:
-        y, y_at = call.output(q, call.q)
+        return _exported((q, k, v, key_mask, s, z, shift), order, causal)
+    call = _Call((q, k, v, key_mask, s, z, shift), order, causal)
+    y, y_at = _output(q, call.q)
 
-        def emit(t: int, pair: Pair) -> None:
-            (num, den), _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
-            y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; 0 with nothing to see
+    def emit(t: int, pair: Pair) -> None:
+        (num, den), _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
+        y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; nothing to attend to: 0
 
-        sums, last = call.forward_scan(emit), call.last
-    y = y[:, : q.shape[1]].to(q.dtype).contiguous()
-    return y, *call.state(sums, last), sums.new_empty(0)
+    sums = call.forward_scan(emit)
+    return y[:, : q.shape[1]].contiguous(), *_state(sums, call.last), sums.new_empty(0)
 
 
 def backward(
@@ -92,12 +91,12 @@ def backward(
     if cu_seqlens is not None:
         tokens = (gy, q, k, v, key_mask)
         rows = (gs, gz, s, z, shift, final_s, final_z, final_shift)
-        return _packed_backward(tokens, rows, cu_seqlens, order=order, causal=causal)
-    call = _Call(q, k, v, key_mask, s, z, shift, order, causal)
-    gy_at = _chunks(gy, len(call.q))
+        return _packed_backward(cu_seqlens, tokens, rows, saved, order=order, causal=causal)
+    call = _Call((q, k, v, key_mask, s, z, shift), order, causal)
     scale = _scale(gy, call.dtype)
-    dq, dq_at = call.output(q, call.q)
-    weights = torch.empty(len(call.q), 2, *call.q.shape[1:], dtype=call.dtype, device=q.device)
+    gy_at = _chunks(gy, len(call.q))
+    weights = gy.new_empty(len(call.q), 2, *call.q.shape[1:], dtype=call.dtype)
+    dq, dq_at = _output(q, call.q)
 
     def emit_query(t: int, pair: Pair) -> None:
         (num, den), (dnum, dden) = call.kernel.read(*call.query(t), pair, slope=True)
@@ -108,7 +107,7 @@ def backward(
         torch.mul(a, y, out=weights[t, 0])
 
     call.forward_scan(emit_query)
-    (dk, dk_at), (dv, dv_at) = call.output(k, call.k), call.output(v, call.k)
+    (dk, dk_at), (dv, dv_at) = _output(k, call.k), _output(v, call.k)
 
     def emit_key(t: int, pair: Pair) -> None:
         x, w = call.key(t)
@@ -137,12 +136,10 @@ class _Taylor:
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
         self.order = order
-        largest = torch.finfo(dtype).max
-        self.far = largest**0.5 / 4  # stands for the infinite shift of no keys: inf - inf is NaN
-        self.cap = largest ** (0.8 / max(order, 1))
+        self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
 
     def query(self, q: Tensor) -> Tensor:
-        return q.abs().clamp_(1, self.cap).pow_(-self.order)
+        return q.abs().clamp_(1.0, self.cap).pow_(-self.order)
 
     def decay(self, old: Tensor, new: Tensor) -> Tensor:
         """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
@@ -172,65 +169,46 @@ class _Taylor:
 class _Call:
     """One call cut into chunks, and the two scans over it."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_mask: Tensor | None,
-        s: Tensor | None,
-        z: Tensor | None,
-        shift: Tensor | None,
-        order: int,
-        causal: bool,
-    ) -> None:
-        B, L, D = k.shape
-        wide = torch.float64 in (q.dtype, q.dtype if s is None else s.dtype)
-        self.dtype = torch.float64 if wide else torch.float32
+    def __init__(self, inputs: Inputs, order: int, causal: bool) -> None:
+        q, k, v, key_mask, *state = inputs
+        L, T = k.shape[1], _steps(k.shape[1])
+        self.start, self.shift = _start(k, order, *state)
+        self.dtype = self.start.dtype
         self.kernel = _Taylor(order, self.dtype)
-        if s is None or z is None or shift is None:
-            self.start = k.new_zeros(order + 1, 2, B, 1, D, dtype=self.dtype)
-            self.shift = k.new_full((B, 1, D), self.kernel.far, dtype=self.dtype)
-        else:
-            self.start = torch.stack([s, z]).to(self.dtype).permute(3, 0, 1, 2).unsqueeze(3)
-            self.shift = shift.to(self.dtype).unsqueeze(1).clamp(max=self.kernel.far)
-        exporting = torch.compiler.is_exporting()
-        self.causal = causal and (exporting or L > 0)
-        T, Tq = (TILE, TILE) if exporting else (_steps(L), _steps(q.shape[1]))
+        self.causal = causal and L > 0
         self.hidden: Tensor | None = None
-        if key_mask is not None or exporting or L % T:
-            real = k.new_ones(B, L, dtype=torch.bool) if key_mask is None else key_mask
-            self.hidden = ~_chunks(real.unsqueeze(-1), T)
         if key_mask is not None:
             k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
-        self.q, self.k, self.v = _chunks(q, Tq), _chunks(k, T), _chunks(v, T)
-        if not exporting:
-            self.m = self._shifts()
-            self.last = self.m[-1][:, -1:]
+        if key_mask is not None or L % T:
+            real = k.new_ones(k.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
+            self.hidden = ~_chunks(real.unsqueeze(-1), T)
+        self.q, self.k, self.v = _chunks(q, _steps(q.shape[1])), _chunks(k, T), _chunks(v, T)
+        self.m = self._shifts()
+        self.last = self.m[-1][:, -1:]
 
     def _shifts(self) -> Tensor:
         """m at every key, [T, B, C, D]; not causal, the last one for all: [1, B, 1, D]."""
-        m = self.k.new_empty(self.k.shape, dtype=self.dtype)
-        for t in range(len(m)):
-            torch.minimum(self.size(t), m[t - 1] if t else self.shift, out=m[t])
+        T, *shape = self.k.shape
+        m = self.shift.new_empty(T if self.causal else 1, *shape)
+        old = self.shift
+        for t in range(T):
+            size = self.k[t].to(self.dtype).abs()
+            if self.hidden is not None:
+                size.masked_fill_(self.hidden[t], _far(self.dtype))
+            old = torch.minimum(size, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
 
-    def size(self, t: int | slice) -> Tensor:
-        """|k|, far away for a hidden key."""
-        size = self.k[t].to(self.dtype).abs()
-        return size if self.hidden is None else size.masked_fill_(self.hidden[t], self.kernel.far)
+    def query(self, t: int) -> tuple[Tensor, Tensor]:
+        """q of step t, and the start of its chain."""
+        q = self.q[t].to(self.dtype)
+        return q, self.kernel.query(q)
 
     def key(self, t: int) -> tuple[Tensor, Tensor]:
         """k of step t, and its weight relative to the shift there: 0 for a hidden key."""
         k = self.k[t].to(self.dtype)
         w = self.kernel.decay(k.abs(), self.m[t if self.causal else 0])
         return k, w if self.hidden is None else w.masked_fill_(self.hidden[t], 0)
-
-    def query(self, t: int) -> tuple[Tensor, Tensor]:
-        """q of step t, and the start of its chain."""
-        q = self.q[t].to(self.dtype)
-        return q, self.kernel.query(q)
 
     def forward_scan(self, emit: Emit) -> Tensor:
         """Sum over keys, show `emit` the sums at every query, return the last sums."""
@@ -257,19 +235,6 @@ class _Call:
             return _scan(self.kernel, steps[::-1], token, emit, self.m, start, self.last)
         return _total(self.kernel, steps, token, emit, start, self.q.shape[2], len(self.k))
 
-    def output(self, like: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
-        """An empty [B, C * T, D], and the same memory as chunks."""
-        T, B, C, D = chunks.shape
-        y = like.new_empty(B, C * T, D)
-        return y, _chunks(y, T)
-
-    def state(self, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(s, z, shift), s and z as [B, D, N] over memory [B, N, D]."""
-        s, z = (x[:, :, 0].transpose(0, 1).clone(memory_format=torch.contiguous_format).mT
-                for x in sums.unbind(1))  # fmt: skip
-        shift = last.squeeze(1)
-        return s, z, shift.masked_fill(shift >= self.kernel.far, torch.inf)
-
     def final_gradient(self, gs: Tensor | None, gz: Tensor | None, scale: Tensor) -> Tensor:
         """What the gradient of the final state adds to the reverse sums, at the last shift."""
         if gs is None or gz is None:
@@ -281,7 +246,7 @@ class _Call:
         """Gradient of the initial state: the reverse sums at the first key, moved to its shift."""
         first = self.m[0][:, :1]
         c = sums.new_tensor(self.kernel.c).view(-1, 1, 1, 1, 1)
-        dz, ds, _ = self.state(sums * c * (self.kernel.decay(first, self.shift) / scale), first)
+        dz, ds, _ = _state(sums * c * (self.kernel.decay(first, self.shift) / scale), first)
         return ds, dz.neg_()
 
 
@@ -296,22 +261,21 @@ def _scan(
     before = torch.cat([shift, ends[:, :-1]] if forth else [ends[:, 1:], shift], 1)
     if C == 1:
         return _walk(kernel, steps, token, start.clone(), m, before, emit)
-    sums = start.new_zeros(*start.shape[:3], *m.shape[2:])
-    prefix = _walk(kernel, steps, token, sums, m, before).clone()
-    carry, decay = start[:, :, :, 0], kernel.decay(before, ends)
-    lost = torch.zeros_like(carry)  # by rounding, in Kahan's manner
+    sums = _walk(kernel, steps, token, start.new_zeros(*start.shape[:3], *m.shape[2:]), m, before)
+    prefix, decay = torch.empty_like(sums), kernel.decay(before, ends)
+    carry = start[:, :, :, 0]
+    lost = torch.zeros_like(carry)  # to rounding, and made good: Kahan's sum
     for c in range(C) if forth else reversed(range(C)):
-        moved = carry * decay[:, c]
-        total = torch.addcmul(prefix[:, :, :, c], lost, decay[:, c])
         prefix[:, :, :, c] = carry
+        moved = carry * decay[:, c]
+        total = torch.addcmul(sums[:, :, :, c], lost, decay[:, c])
         carry = moved + total
         lost = total - (carry - moved)
+    pair = torch.empty_like(sums[0])
 
-    total = torch.empty_like(sums[0])
-
-    def emit_total(t: int, _: Pair) -> None:
+    def emit_total(t: int, inner: Pair) -> None:  # apart till here: small sums round less
         decay = kernel.decay(before, m[t])
-        emit(t, lambda n: torch.addcmul(sums[n], prefix[n], decay, out=total))
+        emit(t, lambda n: torch.addcmul(inner(n), prefix[n], decay, out=pair))
 
     _walk(kernel, steps, token, sums.zero_(), m, before, emit_total)
     return carry.unsqueeze(3)
@@ -338,81 +302,141 @@ def _walk(
     emit: Emit | None = None,
 ) -> Tensor:
     """Add the tokens of all chunks to `sums`, in place; with a path m, decay as the shift moves."""
+    pairs = sums.unbind()
     for t in steps:
         x, first, weights = token(t)
         if m is None or old is None:
-            for n, f in enumerate(kernel.terms(x, first)):
-                sums[n].addcmul_(f, weights)
+            for pair, f in zip(pairs, kernel.terms(x, first), strict=True):
+                pair.addcmul_(f, weights)
         else:
             decay, old = kernel.decay(old, m[t]), m[t]
-            for n, f in enumerate(kernel.terms(x, first)):  # Eq. 12, Eq. 13
-                torch.addcmul(f * weights, sums[n], decay, out=sums[n])
+            for pair, f in zip(pairs, kernel.terms(x, first), strict=True):
+                torch.addcmul(f * weights, pair, decay, out=pair)  # Eq. 12, Eq. 13
         if emit is not None:
-            emit(t, sums.__getitem__)
+            emit(t, pairs.__getitem__)
     return sums
 
 
-def _exported(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The forward for torch.export, where L is a symbol: y [T, B, C, D], last sums, last shift.
+def _exported(inputs: Inputs, order: int, causal: bool) -> Outputs:
+    """The forward for torch.export, where L is a symbol and no loop may depend on it."""
+    q, k, v, key_mask, *state = inputs
+    start, shift = _start(k, order, *state)
+    kernel = _Taylor(order, start.dtype)
+    hidden = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
+    if key_mask is not None:
+        hidden = ~key_mask.unsqueeze(-1)
+        k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
+    q, k, v = (x.to(start.dtype) for x in (q, k, v))
+    scan = _exported_scan if causal else _exported_total
+    (num, den), sums, last = scan(kernel, q, k, v, hidden, start, shift)
+    y = (num / den).masked_fill(den == 0, 0).to(inputs[0].dtype)
+    return y, *_state(sums, last), sums.new_empty(0)
 
-    Loops over tokens become doublings: after r of them a position holds the sum of its last 2^r.
-    First over the TILE tokens of each chunk, then over chunks, the initial state before the first.
+
+def _exported_total(
+    kernel: _Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    size = k.abs().masked_fill(hidden, _far(k.dtype))
+    last = torch.minimum(size.amin(1, keepdim=True), shift)
+    w = kernel.decay(k.abs(), last).masked_fill(hidden, 0)
+    sums = [torch.stack([f * v, f]).sum(2, keepdim=True) for f in kernel.terms(k, w)]
+    total = torch.stack(sums) + start * kernel.decay(shift, last)
+    return kernel.read(q, kernel.query(q), total.__getitem__)[0], total, last
+
+
+def _exported_scan(
+    kernel: _Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Doublings in place of loops: after r of them a position holds the sum of its last 2^r.
+
+    First over the TILE tokens of a chunk, [B, C, T, D], then over chunks, `start` before the first.
     """
-    kernel, every = call.kernel, slice(None)
-    q, k, v = (x.to(call.dtype) for x in (call.q, call.k, call.v))
-    ends = torch.cat([call.shift, call.size(every).amin(0)], 1)
-    chunks = _doublings(ends, REACH)
+    L, C = k.shape[1], k.shape[1] // TILE + 2  # not 0 or 1, which torch.export takes for constants
+    token, chunk = torch.arange(TILE, device=k.device), torch.arange(C + 1, device=k.device)
+    position = chunk[1:].unsqueeze(1) * TILE + token - TILE
+    q, k, v, hidden = (x[:, position.clamp(max=L - 1)] for x in (q, k, v, hidden))
+    hidden = hidden | (position >= L).unsqueeze(-1)
+
+    tokens, chunks = _reaches(token, TILE.bit_length() - 1), _reaches(chunk, REACH)
+    m = k.abs().masked_fill(hidden, _far(k.dtype))
+    for earlier, _ in tokens:
+        m = torch.minimum(m, m.index_select(2, earlier))
+    ends = torch.cat([shift, m[:, :, -1]], 1)
     for earlier, _ in chunks:
         ends = torch.minimum(ends, ends.index_select(1, earlier))
-    m, last = ends[:, -1:], ends[:, -1:]
-    if call.causal:
-        m = call.size(every)
-        tokens = _doublings(m.transpose(0, 1), TILE.bit_length() - 1)
-        for earlier, _ in tokens:
-            m = torch.minimum(m, m.index_select(0, earlier))
-        m = torch.minimum(m, ends[:, :-1])
-        inner = [kernel.decay(m.index_select(0, j), m) * ok.view(-1, 1, 1, 1) for j, ok in tokens]
-        outer = [kernel.decay(ends.index_select(1, j), ends) * ok.view(-1, 1) for j, ok in chunks]
-    w = kernel.decay(k.abs(), m).masked_fill(call.hidden, 0)
+    before = ends[:, :-1].unsqueeze(2)
+    m = torch.minimum(m, before)
+    inner = [(i, kernel.decay(m.index_select(2, i), m) * any_) for i, any_ in tokens]
+    outer = [(i, kernel.decay(ends.index_select(1, i), ends) * any_) for i, any_ in chunks]
+    terms, sums = kernel.terms(k, kernel.decay(k.abs(), m).masked_fill(hidden, 0)), []
 
-    num_den, sums = q.new_zeros(()), []
-    for n, (f, g) in enumerate(zip(kernel.terms(k, w), kernel.terms(q, kernel.query(q)))):
-        x = torch.stack([f * v, f])  # [2, T, B, C, D]
-        if call.causal:
-            for (earlier, _), decay in zip(tokens, inner):
-                x = x + x.index_select(1, earlier) * decay
-            total = torch.cat([call.start[n], x[:, -1]], 2)  # [2, B, 1 + C, D]
-            for (earlier, _), decay in zip(chunks, outer):
-                total = total + total.index_select(2, earlier) * decay
-            x = x + total[:, None, :, :-1] * kernel.decay(ends[:, :-1], m)
-            sums.append(total[:, :, -1:])
-        else:
-            start = call.start[n] * kernel.decay(call.shift, last)
-            sums.append(x.sum((1, 3)).unsqueeze(2) + start)
-            x = sums[-1].unsqueeze(1)
-        num_den = num_den + kernel.c[n] * (g * x)
-    num, den = num_den
-    return (num / den).masked_fill(den == 0, 0), torch.stack(sums), last
+    def pair(n: int) -> Tensor:
+        f = next(terms)
+        x = torch.stack([f * v, f])
+        for earlier, decay in inner:
+            x = x + x.index_select(3, earlier) * decay
+        total = torch.cat([start[n], x[:, :, :, -1]], 2)
+        for earlier, decay in outer:
+            total = total + total.index_select(2, earlier) * decay
+        sums.append(total[:, :, -1:])
+        return x + total[:, :, :-1].unsqueeze(3) * kernel.decay(before, m)
+
+    i = torch.arange(L, device=k.device)
+    value = kernel.read(q, kernel.query(q), pair)[0][:, :, i // TILE, i % TILE]
+    return value, torch.stack(sums), ends[:, -1:]
 
 
-def _doublings(x: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
-    """For axis 1 of x and reach 1, 2, 4, ...: the position that far before, and if there is one."""
-    here = torch.arange(x.shape[1], device=x.device)
-    return [((here - (1 << r)).clamp(min=0), here >= 1 << r) for r in range(count)]
+def _reaches(here: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
+    """For 1, 2, 4, ... positions before `here`: which that is, the first at least; if it exists."""
+    return [((here - (1 << r)).clamp(min=0), (here >= 1 << r).unsqueeze(-1)) for r in range(count)]
 
 
-def _steps(L: int) -> int:
-    """T, a power of two near sqrt(L): as many tokens in a chunk as chunks. Short: one chunk."""
-    return 1 << L.bit_length() // 2 if L > 16 else max(L, 1)
+def _far(dtype: torch.dtype) -> float:
+    """Stands for the infinite shift of no keys in here, where inf - inf would be NaN."""
+    return math.sqrt(torch.finfo(dtype).max) / 4
+
+
+def _start(
+    k: Tensor, order: int, s: Tensor | None, z: Tensor | None, shift: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the dtype to compute in."""
+    B, _, D = k.shape
+    wide = torch.float64 in (k.dtype, k.dtype if s is None else s.dtype)
+    dtype = torch.float64 if wide else torch.float32
+    if s is None or z is None or shift is None:
+        sums = k.new_zeros(order + 1, 2, B, 1, D, dtype=dtype)
+        return sums, k.new_full((B, 1, D), _far(dtype), dtype=dtype)
+    sums = torch.stack([s, z]).to(dtype).permute(3, 0, 1, 2).unsqueeze(3)
+    return sums, shift.to(dtype).unsqueeze(1).clamp(max=_far(dtype))
+
+
+def _state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums [N, 2, B, 1, D] as s and z, [B, D, N] over memory [B, N, D], and the shift [B, D]."""
+    s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))
+    shift = last.squeeze(1)
+    shift = shift.masked_fill(shift >= _far(shift.dtype), torch.inf)
+    dense = torch.contiguous_format
+    return s.clone(memory_format=dense).mT, z.clone(memory_format=dense).mT, shift
+
+
+def _output(like: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
+    """An empty [B, C * T, D], and the same memory as chunks."""
+    T, B, C, D = chunks.shape
+    y = like.new_empty(B, C * T, D)
+    return y, _chunks(y, T)
 
 
 def _chunks(x: Tensor, T: int) -> Tensor:
     """[B, L, D] -> [T, B, C, D], a view where T divides L; else L is filled up with zeros."""
     B, L, D = x.shape
-    C = (L + T - 1) // T
-    if torch.compiler.is_exporting() or L % T:
-        x = pad(x, (0, 0, 0, C * T - L))
+    C = -(-L // T)
+    x = pad(x, (0, 0, 0, C * T - L)) if L % T else x
     return x.reshape(B, C, T, D).permute(2, 0, 1, 3)
+
+
+def _steps(L: int) -> int:
+    """T, a power of two near sqrt(L): as many tokens in a chunk as chunks. Short: one chunk."""
+    return 1 << L.bit_length() // 2 if L > 16 else max(L, 1)
 
 
 def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
@@ -425,50 +449,45 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _packed_forward(
-    tokens: Sequence[Tensor | None],
-    rows: Sequence[Tensor | None],
-    cu_seqlens: Tensor,
-    *,
-    order: int,
-    causal: bool,
+    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any], *, order: int, causal: bool
 ) -> Outputs:
-    """One call per sequence of (q, k, v, key_mask), with one row of (s, z, shift) each."""
-    parts = []
-    for token, row in _sequences(cu_seqlens, tokens, rows):
-        parts.append(forward(*token, None, *row, order=order, causal=causal, save=False))
-    y, s, z, shift, saved = zip(*parts, strict=True)
-    return torch.cat(y, 1), _cat_rows(s), _cat_rows(z), torch.cat(shift), saved[0]
+    """One call per sequence of (q, k, v, key_mask), with a row of (s, z, shift) each."""
+    parts = [
+        forward(q, k, v, mask, None, s, z, shift, order=order, causal=causal, save=False)
+        for (q, k, v, mask), (s, z, shift) in _sequences(cu_seqlens, tokens, rows)
+    ]
+    y, all_s, all_z, shifts, saved = zip(*parts, strict=True)
+    return torch.cat(y, 1), _cat_sums(all_s), _cat_sums(all_z), torch.cat(shifts), saved[0]
 
 
 def _packed_backward(
-    tokens: Sequence[Tensor | None],
-    rows: Sequence[Tensor | None],
     cu_seqlens: Tensor,
+    tokens: Sequence[Any],
+    rows: Sequence[Any],
+    saved: Tensor,
     *,
     order: int,
     causal: bool,
 ) -> Gradients:
-    """One call per sequence of (gy, q, k, v, key_mask), with one row of each state and gradient."""
+    """One call per sequence of (gy, q, k, v, key_mask), with a row of (gs, gz, s, z, ...) each."""
     parts = []
-    for (gy, *token), (gs, gz, *row) in _sequences(cu_seqlens, tokens, rows):
-        nothing = gy.new_empty(0)
-        parts.append(
-            backward(gy, gs, gz, *token, None, *row, nothing, order=order, causal=causal)
-        )
+    for (gy, q, k, v, mask), (gs, gz, *state) in _sequences(cu_seqlens, tokens, rows):
+        inputs: Any = (gy, gs, gz, q, k, v, mask, None, *state, saved)
+        parts.append(backward(*inputs, order=order, causal=causal))
     dq, dk, dv, ds, dz = zip(*parts, strict=True)
-    states = (None, None) if ds[0] is None else (_cat_rows(ds), _cat_rows(dz))
+    states = (None, None) if ds[0] is None else (_cat_sums(ds), _cat_sums(dz))
     return torch.cat(dq, 1), torch.cat(dk, 1), torch.cat(dv, 1), *states
 
 
-def _cat_rows(sums: Sequence[Tensor]) -> Tensor:
-    """Rows of state as one, still [R, D, N] over memory [R, N, D]."""
-    return torch.cat([x.mT for x in sums]).mT
-
-
 def _sequences(
-    cu_seqlens: Tensor, tokens: Sequence[Tensor | None], rows: Sequence[Tensor | None]
-) -> Iterator[tuple[list[Tensor | None], list[Tensor | None]]]:
-    """The tokens and the row of state of each packed sequence."""
+    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any]
+) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Its tokens and its row of the state, for each of the packed sequences."""
     for i, (a, b) in enumerate(itertools.pairwise(cu_seqlens.tolist())):
-        token = [x if x is None else x[:, a:b] for x in tokens]
-        yield token, [x if x is None else x[i : i + 1] for x in rows]
+        sequence = [None if x is None else x[:, a:b] for x in tokens]
+        yield sequence, [None if x is None else x[i : i + 1] for x in rows]
+
+
+def _cat_sums(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of s or z as one tensor, [R, D, N] over memory [R, N, D]."""
+    return torch.cat([x.mT for x in rows]).mT

@@ -16,9 +16,9 @@ from eattn.ops import reference
 from eattn.ops.checks import check_qkv
 
 LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
-BLOCK = 2**18  # weights at a time; two such buffers stay in cache
+BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
 
-Block = tuple[slice, slice, slice, bool]
+Block = tuple[slice, slice, slice, bool, Tensor, Tensor]
 
 
 def ea(
@@ -48,17 +48,17 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y in float32 or wider, and the log-sum-exp in two parts: m and den, log(den) - m^2."""
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
-    far = torch.finfo(qt.dtype).max ** 0.5 / 4  # no key yet; farther than any, nearer than masked
+    far = math.sqrt(torch.finfo(qt.dtype).max) / 4  # m before the first key; masked ones are at inf
     num, den, m = torch.zeros_like(qt), torch.zeros_like(qt), torch.full_like(qt, far)
-    for g, i, j, diagonal in _blocks(qt, kt, causal):
+    for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
         qb, kb, vb = qt[g, i, None], kt[g, None, j], vt[g, None, j]
-        a = (kb - qb).abs_()
+        distance = torch.sub(kb, qb, out=a).abs_()
         if diagonal:
-            a.tril_().add_(a.new_full(a.shape[1:], far).triu_(1))
-        old, new = m[g, i], torch.minimum(m[g, i], a.amin(2))
+            distance.tril_().add_(a.new_full(a.shape[1:], far).triu_(1))
+        old, new = m[g, i], torch.minimum(m[g, i], distance.amin(2))
         decay = torch.exp2((old - new) * (old + new) * -LOG2E)
         m[g, i] = new
-        w = _weights(qb, kb, new, diagonal, out=a)
+        w = _weights(qb, kb, new, diagonal, a, b)
         den[g, i] = torch.addcmul(w.sum(2), den[g, i], decay)
         w *= vb
         if diagonal:
@@ -80,20 +80,20 @@ def _backward(
     den: Tensor,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dv_j = sum_i p_ij gy_i, dq_i = 2 sum_j u_ij and dk_j = -2 sum_i u_ij, where p_ij = w_ij / den_i
-    and u_ij = p_ij gy_i (v_j - y_i) (k_j - q_i).
+    """dv_j = sum_i p_ij gy_i, dq_i = 2 sum_j u_ij, dk_j = -2 sum_i u_ij.
+
+    p_ij = w_ij / den_i is the weight after the softmax, u_ij = p_ij gy_i (v_j - y_i) (k_j - q_i).
     """
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
     k0 = _channels(k, key_mask, 0)  # 0 * inf is NaN: an infinite key may make weights, not u
     yt, dq, dk, dv = _channels(y), torch.zeros_like(qt), torch.zeros_like(kt), torch.zeros_like(kt)
     g_den = (_channels(gy) / den).masked_fill_(den == 0, 0)
-    for g, i, j, diagonal in _blocks(qt, kt, causal):
+    for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
         qb, kb = qt[g, i, None], kt[g, None, j]
-        w = _weights(qb, kb, m[g, i], diagonal).mul_(g_den[g, i, None])
+        w = _weights(qb, kb, m[g, i], diagonal, a, b).mul_(g_den[g, i, None])
         dv[g, j] += w.sum(1)
-        other = vt[g, None, j] - yt[g, i, None]
-        w *= other
-        w *= torch.sub(k0[g, None, j], qb, out=other)
+        w *= torch.sub(vt[g, None, j], yt[g, i, None], out=b)
+        w *= torch.sub(k0[g, None, j], qb, out=b)
         if diagonal:
             w.tril_()  # again: a NaN in a later token must not reach earlier rows
         dq[g, i] += w.sum(2)
@@ -107,22 +107,26 @@ def _backward(
 
 
 def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
-    """(channels, queries, keys, whether on the diagonal) of every block with a key to see."""
+    """Every block with a key to see: channels, queries, keys, on the diagonal?, and two buffers."""
     (BD, Lq), Lk = q.shape, k.shape[1]
     T = 64
     while T < 512 and 4 * T * T * BD <= BLOCK:  # few channels: longer blocks
         T *= 2
     G = max(1, BLOCK // max(1, min(T, Lq) * min(T, Lk)))
+    buffers = q.new_empty(2, min(G, BD) * min(T, Lq) * min(T, Lk))
     for g in range(0, BD, G):
         for i in range(0, Lq, T):
             for j in range(0, i + 1 if causal else Lk, T):
-                yield slice(g, g + G), slice(i, i + T), slice(j, j + T), causal and i == j
+                shape = min(G, BD - g), min(T, Lq - i), min(T, Lk - j)
+                a, b = buffers[:, : math.prod(shape)].view(2, *shape)
+                yield slice(g, g + G), slice(i, i + T), slice(j, j + T), causal and i == j, a, b
 
 
-def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: bool, out: Tensor | None = None) -> Tensor:
-    """w [G, i, j] of q [G, i, 1] and k [G, 1, j] relative to m [G, i]; 0 above the diagonal."""
+def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: bool, a: Tensor, b: Tensor) -> Tensor:
+    """w [G, i, j] of q [G, i, 1] and k [G, 1, j] relative to m [G, i], in a; 0 for later keys."""
     m = m.unsqueeze(2)
-    a, b = torch.sub(k, q + m, out=out), k - (q - m)
+    torch.sub(k, q + m, out=a)
+    torch.sub(k, q - m, out=b)
     w = torch.addcmul(a.new_zeros(()), a, b, value=-LOG2E, out=a).exp2_()
     return w.tril_() if diagonal else w
 

@@ -121,7 +121,9 @@ def forward(
     y = torch.empty((B, Lq, D), dtype=dtype)
     s1, z1 = empty_sums(rows, D, order, real, None), empty_sums(rows, D, order, real, None)
     m1 = torch.empty((rows, D), dtype=real)
-    saved = torch.empty(saved_shape(q, cu_seqlens, order) if save and causal else 0, dtype=real)
+    # Packed sequences leave some slots out: no output may hold what happened to be in memory.
+    fresh = torch.empty if cu_seqlens is None else torch.zeros
+    saved = fresh(saved_shape(q, cu_seqlens, order) if save and causal else 0, dtype=real)
     # Each tensor made here must outlive the call, hence the names.
     initial = None
     if s is not None and z is not None and shift is not None:

@@ -79,24 +79,61 @@ def ea_series_shifted(
     order: int,
     causal: bool = False,
     key_mask: Tensor | None = None,
+    state: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Eq. 5 and Eq. 6 for keys of any size: y_i = sum_j w_ij P(2 q_i k_j) v_j / (the same, v = 1).
 
     w_ij = e^(m_i^2 - k_j^2) with m_i the least |k_j| that row i attends to: m cancels in the ratio,
     and where the literal e^(-k^2) is 0/0 (|k| > 27 in float64) the nearest key keeps weight 1.
     The exponent is a product, as a difference of rounded squares would lose its digits.
-    O(LLD) time and memory; rows that attend to nothing give 0, with zero gradient.
+    O(LLD) time and memory; rows that attend to nothing give 0, with zero gradient. `state` holds
+    earlier keys, which every row attends to: (s, z, shift) as `accumulate_shifted` returns them.
     """
     hidden = _hidden(q, k, causal, key_mask)
     k, v = _real(k, key_mask).unsqueeze(1), _real(v, key_mask).unsqueeze(1)  # [B, 1, j, D]
     size = k.abs().expand(-1, q.shape[1], -1, -1)
     m = size.detach().masked_fill(hidden, torch.inf)
     m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)
+    if state is not None:
+        m = m.minimum(state[2].detach()[:, None, None])
     m = m.masked_fill(m == torch.inf, 0.0)  # no key at all: any number will do, w is 0
     w = torch.exp(((m - size) * (m + size)).masked_fill(hidden, -torch.inf))
     w = w * _polynomial(2 * q.unsqueeze(2) * k, order)  # [B, i, j, D]
     num, den = (w * v).sum(2), w.sum(2)
+    if state is not None:
+        s, z, shift = (x.unsqueeze(1) for x in state)
+        m = m.squeeze(2)
+        weight = torch.exp((m - shift) * (m + shift)).unsqueeze(-1)
+        weight = weight * taylor(order, q) * powers(q, order)
+        num, den = num + (weight * s).sum(-1), den + (weight * z).sum(-1)
     return num / den.masked_fill(den == 0, 1.0)
+
+
+def accumulate_shifted(
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int,
+    key_mask: Tensor | None = None,
+    state: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. 12 and Eq. 13 over all of k and v [B, L, D], relative to the least |k|: (s, z, shift)."""
+    size = k.abs().detach()
+    if key_mask is not None:
+        size = size.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    m = torch.nn.functional.pad(size, (0, 0, 0, 1), value=torch.inf).amin(1)
+    if state is not None:
+        m = m.minimum(state[2].detach())
+    finite = m.masked_fill(m == torch.inf, 0.0).unsqueeze(1)
+    w = torch.exp((finite - k.abs()) * (finite + k.abs()))
+    w = w.masked_fill(size == torch.inf, 0.0).unsqueeze(-1) * powers(k, order)  # [B, L, D, N]
+    s, z = (w * v.unsqueeze(-1)).sum(1), w.sum(1)
+    if state is not None:
+        finite = finite.squeeze(1)
+        moved = torch.exp((finite - state[2]) * (finite + state[2])).unsqueeze(-1)
+        s, z = s + moved * state[0], z + moved * state[1]
+    return s, z, m
 
 
 @functools.cache

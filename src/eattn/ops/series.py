@@ -85,7 +85,7 @@ def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tenso
     (torch.Size([2, 8]), 6)
     """
     q, k, v = check_step(q, k, v)
-    check_state(state, q.shape[0], q, state.order)
+    check_state(state, q.shape[0], q)
     token = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
     y, after = _apply(*token, None, None, state, state.order, True, choose(None, q))
     return y.squeeze(1), after
@@ -112,7 +112,7 @@ def readout(q: Tensor, state: State) -> Tensor:
     True
     """
     q, _, _ = check_qkv(q, q, q, causal=False, key_mask=None)
-    check_state(state, q.shape[0], q, state.order)
+    check_state(state, q.shape[0], q)
     no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
     backend = choose(None, q)
     return _apply(q, no_keys, no_keys, None, None, state, state.order, False, backend)[0]

@@ -1,0 +1,1 @@
+"""Measurement: time, peak memory, provenance, and the benchmarks made of them."""

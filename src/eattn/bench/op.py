@@ -1,0 +1,235 @@
+"""`eattn bench op`: the operator beside the paper's code, softmax attention and plain streaming.
+
+One run on one machine, the numbers checked before anything is timed, all contenders interleaved.
+Everything measured is a row; what the library promises is judged from the rows (contract.py).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from eattn.bench import contract, show
+from eattn.bench.contenders import (
+    CALLS,
+    Shape,
+    forward,
+    inputs,
+    one_token,
+    streaming,
+    training,
+    value_and_gradients,
+)
+from eattn.bench.measure import Contender, Row, append_rows, interleave, provenance
+from eattn.bench.peak import peak_extra_bytes
+from eattn.info import cores
+from eattn.ops import ea_series, reference
+
+Tick = Callable[[str, float], None]
+SECONDS = {"ours": 0.15, "sdpa": 7.0, "paper": 13.0}  # roughly, to plan the progress bar
+BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. The defaults are the contract's; smaller ones are for a quick look."""
+
+    shape: Shape = contract.SHAPE
+    order: int = contract.ORDER
+    rounds: int = 30  # of what takes milliseconds
+    slow_rounds: int = 3  # of what takes seconds
+    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+    orders: tuple[int, ...] = (2, 4, 6, 8, 10, 12)
+    series: Shape = contract.SERIES
+    calls: int = 200  # one-token calls in every timed run
+    peaks: tuple[str, ...] = ("ours", "sdpa", "paper")  # whose peak memory
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """The same shape, fewer points and repetitions."""
+        return cls(
+            rounds=8,
+            slow_rounds=1,
+            lengths=(1024, 8192, 65536),
+            orders=(2, 6, 12),
+            peaks=("ours",),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes, for the progress bar."""
+        slow = sum(SECONDS[who] for who in self.peaks) + self.slow_rounds * sum(SECONDS.values())
+        growth = sum(length / self.shape[1] for length in self.lengths) + len(self.orders)
+        return slow + 1.5 * growth + 0.5 * self.rounds
+
+
+def run(plan: Plan, console: Console, json: Path | None = None) -> list[Row]:
+    """Check, measure, print; rows go to the file as they come."""
+    if json is not None:
+        append_rows(json, [])  # a path that cannot be written must fail before the work, not after
+    origin = {"bench": "op"} | provenance()
+    rows: list[Row] = []
+    bar = Progress(
+        TextColumn("{task.description:<28}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,  # no thread of its own beside what is being timed
+    )
+    with bar:
+        task = bar.add_task("correctness", total=plan.seconds)
+
+        def tick(name: str, cost: float) -> None:
+            bar.update(task, description=name, advance=cost, refresh=True)
+
+        for row in measure(plan, tick):
+            rows.append(row)
+            if json is not None:
+                append_rows(json, [origin | row])
+    judged = list(contract.judge(rows))
+    if json is not None:
+        append_rows(json, [origin | row for row in judged])
+    show.show(rows + judged, origin, console, at_contract=plan.shape == contract.SHAPE)
+    return [origin | row for row in rows + judged]
+
+
+def measure(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """All rows of the plan, correctness first."""
+    yield check(plan)
+    yield from forward_rows(plan, tick)
+    yield from training_rows(plan, tick)
+    yield from growth_rows(plan, tick)
+    yield from series_rows(plan, tick)
+    yield from call_rows(plan, tick)
+
+
+def check(plan: Plan) -> Row:
+    """Value and gradients beside the quadratic form in float64; raises when they disagree."""
+    shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 8))
+    worst = 0.0
+    for causal in (True, False):
+        results = []
+        for op, dtype in ((reference.ea_series_shifted, torch.float64), (ea_series, torch.float32)):
+            q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
+            results.append(value_and_gradients(op, q, k, v, gy, order=plan.order, causal=causal))
+        for expected, found in zip(*results, strict=True):
+            worst = max(worst, float((expected - found).abs().max() / expected.abs().max()))
+    # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
+    if not worst < 20 * reference.condition(plan.order) * torch.finfo(torch.float32).eps:
+        raise RuntimeError(f"the operator is wrong by {worst:.1e} here, so nothing was timed")
+    return {"what": "correctness", "who": "ours", "shape": shape, "error": worst}
+
+
+def forward_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """The operator against the streaming limit, forward only."""
+    limit = time_row("forward", "limit", plan.shape, order=None, causal=None)
+    ours = time_row("forward", "ours", plan.shape, order=plan.order)
+    rows = {
+        "streaming limit": (limit, streaming(plan.shape)),
+        "forward": (ours, forward(plan.shape, order=plan.order)),
+        "forward, order 2": (ours | {"order": 2}, forward(plan.shape, order=2)),
+        "forward, non-causal": (
+            ours | {"causal": False},
+            forward(plan.shape, order=plan.order, causal=False),
+        ),
+    }
+    contenders = {name: Contender(work, cost=0.03) for name, (_, work) in rows.items()}
+    times = interleave(contenders, rounds=plan.rounds, tick=tick)
+    for name, (row, _) in rows.items():
+        yield row | vars(times[name])
+
+
+def training_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """Forward and backward against the paper's code and softmax attention."""
+    contenders = {
+        who: Contender(
+            training(who, plan.shape, order=plan.order),
+            share=4 if who == "ours" else 1,
+            warmup=1 if who == "ours" else 0,
+            cost=seconds,
+        )
+        for who, seconds in SECONDS.items()
+    }
+    times = interleave(contenders, rounds=plan.slow_rounds, tick=tick)
+    del contenders
+    for who in SECONDS:
+        row = time_row("forward+backward", who, plan.shape, order=plan.order) | vars(times[who])
+        if who in plan.peaks:
+            options = {"who": who, "shape": plan.shape, "order": plan.order}
+            row["peak_bytes"] = peak_extra_bytes("eattn.bench.contenders:training", **options)
+            tick(f"memory of {who}", SECONDS[who])
+        yield row
+
+
+def growth_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """How time grows with L and with order; one size after another, for memory's sake."""
+    B, L, D = plan.shape
+    points = [("L", (B, length, D), plan.order) for length in plan.lengths]
+    points += [("order", plan.shape, order) for order in plan.orders]
+    for axis, shape, order in points:
+        contenders = {
+            "forward": Contender(forward(shape, order=order)),
+            "forward+backward": Contender(training("ours", shape, order=order)),
+        }
+        rounds = max(3, min(plan.rounds, plan.rounds * L // (4 * shape[1])))
+        for what, times in interleave(contenders, rounds=rounds).items():
+            row = time_row(what, "ours", shape, order=order) | vars(times)
+            yield row | {"grows": axis}
+        tick(f"{axis} = {shape[1] if axis == 'L' else order}", 1.5 * shape[1] / L)
+
+
+def series_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """One long series of few channels: do two threads beat one?"""
+    if cores() < 2:
+        return
+    works = {
+        "forward": forward(plan.series, order=plan.order),
+        "forward+backward": training("ours", plan.series, order=plan.order),
+    }
+    for what, work in works.items():
+        contenders = {str(n): Contender(work, threads=n, cost=0.1) for n in (1, 2)}
+        times = interleave(contenders, rounds=max(3, plan.rounds // 2))
+        tick(f"long series, {what}", 0.1 * plan.rounds)
+        for n in (1, 2):
+            row = time_row(what, "ours", plan.series, order=plan.order) | vars(times[str(n)])
+            yield row | {"threads": n, "grows": "threads"}
+
+
+def call_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """One token through the operator, and its arithmetic: the same on a large batch, per token.
+
+    Both on one thread: a token is too little to share.
+    """
+    D = plan.shape[2]
+    for name in CALLS:
+        pair = {
+            str(batch): Contender(
+                one_token(name, batch, D, order=plan.order, calls=calls), calls=calls, threads=1
+            )
+            for batch, calls in ((1, plan.calls), (BATCH, max(1, plan.calls // 20)))
+        }
+        times = interleave(pair, rounds=plan.rounds)
+        tick(name, 0.05 * plan.rounds)
+        row = time_row("call", name, (1, 1, D), order=plan.order) | vars(times["1"])
+        yield row | {"threads": 1, "arithmetic": times[str(BATCH)].p50 / BATCH}
+
+
+def time_row(
+    what: str, who: str, shape: Shape, *, order: int | None, causal: bool | None = True
+) -> Row:
+    """A row still to be given its `Times`."""
+    return {
+        "what": what,
+        "who": who,
+        "shape": shape,
+        "order": order,
+        "causal": causal,
+        "dtype": "float32",
+        "threads": torch.get_num_threads(),
+        "peak_bytes": None,
+    }

@@ -1,0 +1,113 @@
+"""The command line: `eattn demo | info | bench`. It only reads options and prints.
+
+Modules are imported inside the commands, so that `eattn --help` does not wait for torch.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import eattn
+
+app = typer.Typer(
+    name="eattn",
+    help="Element-wise attention: linear in the sequence, constant-size state.\n\n"
+    "Example: eattn demo",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure, in one run on this machine.\n\nExample: eattn bench op --quick")
+app.add_typer(bench, name="bench")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; whatever goes wrong becomes one line on stderr and a non-zero exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args  # also after the command, where people remember it
+    args = [arg for arg in args if arg != "--debug"] or ["--help"]
+    try:
+        return app(args, prog_name="eattn", standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", code=130)
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(_reason(error), code=getattr(error, "exit_code", 1))
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the user should know; a bug also says how to see more."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.strerror}: {error.filename}"
+    line = message.strip().partition("\n")[0]
+    if isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message"):
+        return line or type(error).__name__
+    return f"{type(error).__name__}: {line} (--debug shows where)"
+
+
+def _fail(reason: str, *, code: int) -> int:
+    print(f"eattn: {reason}", file=sys.stderr)
+    return code
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(eattn.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    """Options of every command; `main` has already acted on --debug."""
+
+
+@app.command()
+def info() -> None:
+    """Print versions, processor, threads, and each backend with the reason when it cannot run.
+
+    Example: eattn info
+    """
+    from eattn.info import describe
+
+    lines = describe()
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        Console(highlight=False).print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def demo() -> None:
+    """Show that the forms of the operator agree, and its cost beside softmax attention.
+
+    Takes less than a minute. Example: eattn demo
+    """
+    from eattn.demo import run
+
+    run(Console())
+
+
+@bench.command("op")
+def bench_op(
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, under a minute.")] = False,
+) -> None:
+    """Measure the operator against the paper's code, softmax attention and the streaming limit.
+
+    Checks the numbers first, then times all contenders interleaved. Takes up to five minutes.
+    Example: eattn bench op --json rows.jsonl
+    """
+    from eattn.bench.op import Plan, run
+
+    run(Plan.quick() if quick else Plan(), Console(), json)

@@ -1,0 +1,201 @@
+"""Inputs, oracle and tolerances that the operator's tests share.
+
+A `Case` is a call of `ea_series` with everything it may be given. `oracle` answers it in float64
+with the quadratic reference and plain autograd; `run` answers it with a backend.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from eattn import State
+from eattn.ops import BACKENDS, ea_series, reference, series
+
+
+def _marked(name: str):
+    why = series._WHY_NOT[name]
+    return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
+
+
+# "native" is one of its ISAs, tested by name.
+EVERY_BACKEND = [_marked(name) for name in BACKENDS if name not in ("native", "triton")]
+backends = pytest.mark.parametrize("backend", EVERY_BACKEND)
+causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+orders = pytest.mark.parametrize("order", [0, 2, 6, 12])
+
+
+@dataclass(frozen=True)
+class Case:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    order: int
+    causal: bool
+    key_mask: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    state: State | None = None
+    seed: int = 0
+    # Whether gradients come from the final state too; its powers of k would drown those from y.
+    through_state: bool = True
+
+    def to(self, dtype: torch.dtype) -> "Case":
+        """The same call with inputs rounded to dtype; the state to what accumulates it."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        state = None if self.state is None else self.state.to(wide)
+        return replace(
+            self, q=self.q.to(dtype), k=self.k.to(dtype), v=self.v.to(dtype), state=state
+        )
+
+    def gradients(self, y: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Fixed cotangents of y, s and z, in float64."""
+        rng = torch.Generator().manual_seed(self.seed + 1)
+        gy, gs, gz = (torch.randn(x.shape, generator=rng, dtype=torch.float64) for x in (y, *state[:2]))
+        return gy, gs, gz
+
+
+def draw(*shape: int, seed: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=rng, dtype=torch.float64) * scale + mean
+
+
+def make(
+    shape: tuple[int, int, int],
+    *,
+    order: int,
+    causal: bool,
+    with_: str = "",
+    keys: int | None = None,
+    seed: int = 0,
+    scale: float = 0.7,
+) -> Case:
+    """A random case, `with_` "mask", "packed", "state" or several of them."""
+    B, L, D = shape
+    Lk = L if keys is None else keys
+    q = draw(B, L, D, seed=seed, scale=scale)
+    k, v = draw(B, Lk, D, seed=seed + 1, scale=scale), draw(B, Lk, D, seed=seed + 2, mean=0.5)
+    case = Case(q, k, v, order, causal, seed=seed)
+    rows = B
+    if "packed" in with_:
+        cuts = torch.randint(0, L + 1, (2,), generator=torch.Generator().manual_seed(seed + 3))
+        cu = torch.tensor([0, *sorted(cuts.tolist()), L], dtype=torch.int32)
+        case, rows = replace(case, cu_seqlens=cu), 3
+    if "mask" in with_:
+        rng = torch.Generator().manual_seed(seed + 4)
+        case = replace(case, key_mask=torch.rand(B, Lk, generator=rng) > 0.4)
+    if "state" in with_:
+        earlier = draw(2, rows, 4, D, seed=seed + 5, scale=scale).unbind()
+        case = replace(case, state=State(*reference.accumulate_shifted(*earlier, order=order)))
+    return case
+
+
+@dataclass(frozen=True)
+class Answer:
+    y: Tensor
+    state: State
+    grads: dict[str, Tensor]  # of q, k, v, and of s, z where a state was given
+
+
+def oracle(case: Case) -> Answer:
+    """The call in float64, quadratic and literal, differentiated by autograd."""
+    case = case.to(torch.float64)
+    inputs = _leaves(case)
+    q, k, v, *sz = inputs.values()
+    initial = None if case.state is None else (*sz, case.state.shift)
+    mask = case.key_mask
+    if case.cu_seqlens is None:
+        y = reference.ea_series_shifted(
+            q, k, v, order=case.order, causal=case.causal, key_mask=mask, state=initial
+        )
+        state = reference.accumulate_shifted(k, v, order=case.order, key_mask=mask, state=initial)
+    else:
+        ys, states = [], []
+        offsets = case.cu_seqlens.tolist()
+        for i, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)):
+            row = None if initial is None else tuple(x[i : i + 1] for x in initial)
+            part = None if mask is None else mask[:, a:b]
+            q_, k_, v_ = q[:, a:b], k[:, a:b], v[:, a:b]
+            options = dict(order=case.order, key_mask=part, state=row)
+            ys.append(reference.ea_series_shifted(q_, k_, v_, causal=case.causal, **options))
+            states.append(reference.accumulate_shifted(k_, v_, **options))
+        y = torch.cat(ys, 1)
+        state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+    return _answer(case, y, State(*state), inputs)
+
+
+def run(case: Case, backend: str | None) -> Answer:
+    """The call with a backend, in the dtype of the case."""
+    inputs = _leaves(case)
+    q, k, v, *sz = inputs.values()
+    y, state = ea_series(
+        q,
+        k,
+        v,
+        order=case.order,
+        causal=case.causal,
+        key_mask=case.key_mask,
+        cu_seqlens=case.cu_seqlens,
+        state=None if case.state is None else State(*sz, case.state.shift),
+        return_state=True,
+        backend=backend,
+    )
+    return _answer(case, y, state, inputs)
+
+
+def _leaves(case: Case) -> dict[str, Tensor]:
+    tensors = {"q": case.q, "k": case.k, "v": case.v}
+    if case.state is not None:
+        tensors |= {"s": case.state.s, "z": case.state.z}
+    return {name: x.detach().clone().requires_grad_() for name, x in tensors.items()}
+
+
+def _answer(case: Case, y: Tensor, state: State, inputs: dict[str, Tensor]) -> Answer:
+    outputs = (y, state.s, state.z) if case.through_state else (y,)
+    cotangents = [g.to(x.dtype) for g, x in zip(case.gradients(y, state), outputs, strict=False)]
+    grads = torch.autograd.grad(outputs, list(inputs.values()), cotangents)
+    return Answer(y.detach(), State(*(x.detach() for x in state)), dict(zip(inputs, grads, strict=True)))
+
+
+# Multiples of kappa * eps. Seen on random cases: under 1, for values and for gradients.
+VALUE, GRADIENT = 4, 4
+
+
+def assert_answers(got: Answer, want: Answer, case: Case) -> None:
+    """Rounding within the contract: a small multiple of kappa * eps * max|v|, and the output's own step."""
+    dtype = case.q.dtype
+    kappa = reference.condition(case.order)
+    eps = torch.finfo(got.state.s.dtype).eps
+    step = 0.0 if dtype == got.state.s.dtype else torch.finfo(dtype).eps
+    v = _size(case.v)
+    if case.state is not None and case.state.z.numel():
+        v += float((case.state.s[..., 0] / case.state.z[..., 0]).abs().max())
+    assert_near(got.y, want.y, VALUE * kappa * eps * v + step * _size(want.y), "y")
+    assert_state(got.state, want.state, case, VALUE * eps)
+    for name, grad in want.grads.items():
+        assert got.grads[name].shape == grad.shape
+        scale = (1 + 2 * max(_size(case.q), _size(case.k))) * (v + 1) + _size(grad)
+        # An input rounded to a narrow dtype was rounded for the oracle too; a gradient is
+        # rounded once more on the way out, and so was the cotangent on the way in.
+        bound = (GRADIENT * kappa * eps + step) * scale
+        assert_near(got.grads[name], grad, bound, f"gradient of {name}")
+
+
+def assert_state(got: State, want: State, case: Case, eps: float) -> None:
+    torch.testing.assert_close(got.shift.double(), want.shift, rtol=eps, atol=0)
+    for name, x, y in (("s", got.s, want.s), ("z", got.z, want.z)):
+        biggest = want.z[..., ::2].sum(-1, keepdim=True) * (1 + _size(case.v))
+        excess = (x.double() - y).abs() - 4 * eps * (y.abs() + biggest)
+        assert not (excess > 0).any(), f"final {name} is off by {(x.double() - y).abs().max():.2e}"
+
+
+def assert_near(got: Tensor, want: Tensor, bound: float, what: str) -> None:
+    assert got.shape == want.shape, what
+    assert got.isfinite().all(), f"{what} is not finite"
+    if got.numel():
+        error = float((got.double() - want).abs().max())
+        assert error <= bound, f"{what} is off by {error:.2e}, more than {bound:.2e}"
+
+
+def _size(x: Tensor) -> float:
+    return float(x.abs().nan_to_num(0).max()) if x.numel() else 0.0

@@ -1,0 +1,128 @@
+"""What the paper, and the contract, state about the operator: one test each."""
+
+import pytest
+import torch
+from cases import EVERY_BACKEND, backends, causals, draw, orders
+
+from eattn import ea, ea_series
+from eattn.ops import reference
+
+
+@backends
+@orders
+@pytest.mark.parametrize("token", [0, 1, 15, 16, 63, 64, 99])
+def test_a_later_token_changes_no_earlier_bit(backend, order, token):
+    q, k, v = (draw(2, 100, 19, seed=i).float() for i in range(3))
+    y = ea_series(q, k, v, order=order, causal=True, backend=backend)
+    for x in (q, k, v):
+        x[:, token:] = torch.randn_like(x[:, token:]) / 50  # small: the shift falls
+    changed = ea_series(q, k, v, order=order, causal=True, backend=backend)
+    assert torch.equal(y[:, :token], changed[:, :token])
+    assert not torch.equal(y[:, token:], changed[:, token:])
+
+
+@backends
+def test_a_later_token_changes_no_earlier_bit_across_chunks(backend):
+    q, k, v = (draw(1, 5000, 3, seed=i).float() for i in range(3))
+    y = ea_series(q, k, v, causal=True, backend=backend)
+    k[:, 4500:] *= 0.001
+    changed = ea_series(q, k, v, causal=True, backend=backend)
+    assert torch.equal(y[:, :4500], changed[:, :4500])
+
+
+@causals
+@backends
+def test_the_series_converges_to_exact_attention_with_order(backend, causal):  # Eq. 4
+    q, k, v = (draw(1, 40, 5, seed=i, scale=0.5) for i in range(3))
+    exact = ea(q, k, v, causal=causal)
+    errors = [
+        float((ea_series(q, k, v, order=n, causal=causal, backend=backend) - exact).abs().max())
+        for n in range(0, 17, 2)
+    ]
+    assert all(b < a for a, b in zip(errors, errors[1:], strict=False))
+    assert errors[-1] < 1e-4 * errors[0]
+
+
+@causals
+def test_exact_attention_is_shift_invariant_and_the_series_nearly_so(causal):
+    q, k, v = (draw(1, 60, 6, seed=i, scale=0.3) for i in range(3))
+    offset = draw(1, 1, 6, seed=9, scale=0.2)
+    moved = ea(q + offset, k + offset, v, causal=causal)
+    torch.testing.assert_close(ea(q, k, v, causal=causal), moved)
+    series = [ea_series(x, y, v, order=16, causal=causal) for x, y in ((q, k), (q + offset, k + offset))]
+    torch.testing.assert_close(*series, rtol=0, atol=1e-5)
+
+
+@backends
+@causals
+@orders
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
+def test_the_output_lies_between_the_least_and_the_greatest_value(backend, causal, order, scale):
+    """Even orders keep weights positive (Sec. 3.2): y is a mean of what it attends to."""
+    q, k = (draw(2, 80, 7, seed=i, scale=scale).float() for i in range(2))
+    v = draw(2, 80, 7, seed=3).float()
+    y = ea_series(q, k, v, order=order, causal=causal, backend=backend)
+    low, high = (v.cummin(1)[0], v.cummax(1)[0]) if causal else (v.amin(1, True), v.amax(1, True))
+    slack = 4 * reference.condition(order) * torch.finfo(torch.float32).eps * v.abs().max()
+    assert (y >= low - slack).all() and (y <= high + slack).all()
+
+
+@backends
+@orders
+def test_the_first_output_is_the_first_value(backend, order):
+    q, k, v = (draw(3, 5, 11, seed=i, scale=3).float() for i in range(3))
+    y = ea_series(q, k, v, order=order, causal=True, backend=backend)
+    slack = 4 * reference.condition(order) * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(y[:, 0], v[:, 0], rtol=slack, atol=slack)
+
+
+def test_odd_orders_would_go_negative():  # Sec. 3.2
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+
+    def taylor(order):
+        return sum(x**n / torch.lgamma(torch.tensor(n + 1.0, dtype=x.dtype)).exp() for n in range(order + 1))
+
+    assert all(taylor(n).min() > 0 for n in (2, 4, 6, 8))
+    assert all(taylor(n).min() < 0 for n in (1, 3, 5, 7))
+
+
+# [B, L, D] that are cut over channels, over sequences, and over time
+CUTS = [(1, 300, 400), (3, 700, 40), (1, 9001, 3), (2, 5000, 1)]
+
+
+@pytest.mark.parametrize("backend", [p for p in EVERY_BACKEND if p.values[0] != "eager"])
+@causals
+@pytest.mark.parametrize("shape", CUTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_any_number_of_threads_gives_the_same_bits(backend, causal, shape, dtype):
+    inputs = [draw(*shape, seed=i).to(dtype).requires_grad_() for i in range(3)]
+    gy = draw(*shape, seed=5).to(dtype)
+    threads = torch.get_num_threads()
+    answers = []
+    try:
+        for n in (1, 2, 3, 5):
+            torch.set_num_threads(n)
+            options = dict(causal=causal, return_state=True, backend=backend)
+            y, state = ea_series(*inputs, **options)
+            outputs, gradients = (y, state.s, state.z), (gy, state.s.detach(), state.z.detach())
+            grads = torch.autograd.grad(outputs, inputs, gradients)
+            answers.append((*(x.detach() for x in outputs), state.shift, *grads))
+    finally:
+        torch.set_num_threads(threads)
+    for other in answers[1:]:
+        for a, b in zip(answers[0], other, strict=True):
+            assert torch.equal(a, b)
+
+
+@backends
+def test_uninitialised_memory_is_never_read(backend):
+    """Deterministic mode fills fresh memory with NaN on the CPU: none may come through."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for causal in (False, True):
+            q, k, v = (draw(2, 70, 19, seed=i).float().requires_grad_() for i in range(3))
+            y, state = ea_series(q, k, v, causal=causal, return_state=True, backend=backend)
+            grads = torch.autograd.grad(y.sum() + state.s.sum(), (q, k, v))
+            assert all(x.isfinite().all() for x in (y, *state, *grads))
+    finally:
+        torch.use_deterministic_algorithms(False)

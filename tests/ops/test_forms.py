@@ -1,0 +1,186 @@
+"""One operator, many forms: parallel, chunked, step by step, packed, padded, merged. All agree."""
+
+import pytest
+import torch
+from cases import EVERY_BACKEND, Case, assert_near, backends, draw, oracle, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eattn import State, accumulate, ea_series, ea_series_step, readout
+from eattn.ops import reference
+
+ORDERS = st.sampled_from([0, 2, 6, 12])
+thorough = settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@st.composite
+def calls(draw_from):
+    """q, k, v and a cotangent [B, L, D] in float64, with an order."""
+    shape = draw_from(st.integers(1, 3)), draw_from(st.integers(1, 90)), draw_from(st.integers(1, 20))
+    seed = draw_from(st.integers(0, 2**31))
+    q, k, v, gy = (draw(*shape, seed=seed + i, scale=0.8) for i in range(4))
+    return (q, k, v), gy, draw_from(ORDERS)
+
+
+def value_and_grads(op, inputs, gy: Tensor) -> tuple[Tensor, ...]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = op(*leaves)
+    return y.detach(), *torch.autograd.grad(y, leaves, gy)
+
+
+def assert_same(got, want, order: int) -> None:
+    bound = 64 * reference.condition(order) * torch.finfo(torch.float64).eps
+    for name, a, b in zip(("y", "dq", "dk", "dv"), got, want, strict=True):
+        assert_near(a, b, bound * (4 + float(b.abs().max())), name)
+
+
+@backends
+@thorough
+@given(calls(), st.data())
+def test_chunked_equals_parallel(backend, call, data):
+    inputs, gy, order = call
+    L = gy.shape[1]
+    cuts = sorted(data.draw(st.lists(st.integers(0, L), max_size=4)))
+
+    def chunked(q, k, v):
+        ys, state = [], None
+        for a, b in zip([0, *cuts], [*cuts, L], strict=True):
+            part = q[:, a:b], k[:, a:b], v[:, a:b]
+            options = dict(order=order, causal=True, state=state, backend=backend)
+            y, state = ea_series(*part, **options, return_state=True)
+            ys.append(y)
+        return torch.cat(ys, 1)
+
+    def parallel(q, k, v):
+        return ea_series(q, k, v, order=order, causal=True, backend=backend)
+
+    assert_same(value_and_grads(chunked, inputs, gy), value_and_grads(parallel, inputs, gy), order)
+
+
+@thorough
+@given(calls())
+def test_steps_equal_parallel(call):
+    inputs, gy, order = call
+
+    def steps(q, k, v):
+        state, ys = State.zeros(q.shape[0], q.shape[2], order=order, dtype=q.dtype), []
+        for token in zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True):
+            y, state = ea_series_step(*token, state)
+            ys.append(y)
+        return torch.stack(ys, 1)
+
+    def parallel(q, k, v):
+        return ea_series(q, k, v, order=order, causal=True)
+
+    assert_same(value_and_grads(steps, inputs, gy), value_and_grads(parallel, inputs, gy), order)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@backends
+@thorough
+@given(calls(), st.data())
+def test_packed_equals_padded_equals_alone(backend, causal, call, data):
+    (q, k, v), gy, order = call
+    q, k, v, gy = (x[:1] for x in (q, k, v, gy))
+    L = q.shape[1]
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, L), max_size=3))), L]
+    spans = list(zip(cuts, cuts[1:], strict=False))
+    options = dict(order=order, causal=causal, backend=backend)
+
+    def packed(q, k, v):
+        return ea_series(q, k, v, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
+
+    def alone(q, k, v):
+        return torch.cat([ea_series(q[:, a:b], k[:, a:b], v[:, a:b], **options) for a, b in spans], 1)
+
+    def padded(q, k, v):
+        rows = [torch.nn.functional.pad(x[0, a:b], (0, 0, 0, L - (b - a)), value=9.0)
+                for x in (q, k, v) for a, b in spans]  # fmt: skip
+        n = len(spans)
+        q_, k_, v_ = (torch.stack(rows[i * n : (i + 1) * n]) for i in range(3))
+        mask = torch.arange(L) < torch.tensor([[b - a] for a, b in spans])
+        y = ea_series(q_, k_, v_, key_mask=mask, **options)
+        return torch.cat([y[i, : b - a] for i, (a, b) in enumerate(spans)])[None]
+
+    want = value_and_grads(alone, (q, k, v), gy)
+    assert_same(value_and_grads(packed, (q, k, v), gy), want, order)
+    assert_same(value_and_grads(padded, (q, k, v), gy), want, order)
+
+
+@thorough
+@given(calls(), st.data())
+def test_readout_of_merged_states_equals_the_whole(call, data):
+    inputs, gy, order = call
+    cut = data.draw(st.integers(0, gy.shape[1]))
+
+    def merged(q, k, v):
+        a = accumulate(k[:, :cut], v[:, :cut], order=order)
+        b = accumulate(k[:, cut:], v[:, cut:], order=order)
+        return readout(q, State.merge(a, b))
+
+    def whole(q, k, v):
+        return ea_series(q, k, v, order=order)
+
+    assert_same(value_and_grads(merged, inputs, gy), value_and_grads(whole, inputs, gy), order)
+
+
+@thorough
+@given(calls(), st.data())
+def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
+    (q, k, v), gy, order = call
+    cut = data.draw(st.integers(0, gy.shape[1]))
+
+    def memory(q, k, v):
+        state = accumulate(k[:, :cut], v[:, :cut], order=order)
+        return ea_series(q, k[:, cut:], v[:, cut:], order=order, state=state)
+
+    def whole(q, k, v):
+        return ea_series(q, k, v, order=order)
+
+    assert_same(value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), order)
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_a_state_given_is_never_changed(backend):
+    q, k, v = (draw(2, 20, 9, seed=i) for i in range(3))
+    state = accumulate(k, v, order=6)
+    before = [x.clone() for x in state]
+    ea_series(q, k, v, causal=True, state=state, return_state=True, backend=backend)
+    ea_series(q, k, v, state=state, backend=backend)
+    ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
+    readout(q, state)
+    State.merge(state, state)
+    for x, y in zip(state, before, strict=True):
+        assert torch.equal(x, y)
+
+
+@backends
+def test_only_the_state_may_be_wanted(backend):
+    """A loss on the final state alone reaches k and v, and leaves q without effect."""
+    q, k, v = (draw(2, 70, 5, seed=i) for i in range(3))
+    for causal in (False, True):
+        case = Case(q, k, v, 6, causal)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        options = dict(order=6, causal=causal, return_state=True, backend=backend)
+        ea_series(*leaves, **options)[1].s.sum().backward()
+        want = run(case, backend)  # for its shapes
+        assert leaves[0].grad is not None and not leaves[0].grad.any()
+        assert leaves[1].grad.shape == want.grads["k"].shape and leaves[1].grad.any()
+        expected = [x.clone().requires_grad_() for x in (k, v)]
+        reference.accumulate_shifted(*expected, order=6)[0].sum().backward()
+        torch.testing.assert_close(leaves[1].grad, expected[0].grad)
+        torch.testing.assert_close(leaves[2].grad, expected[1].grad)
+
+
+def test_the_oracle_itself_is_the_paper():
+    """Where the literal formula is finite, the oracle of these tests equals it."""
+    q, k, v = (draw(2, 30, 4, seed=i) for i in range(3))
+    for causal in (False, True):
+        literal = reference.ea_series(q, k, v, order=6, causal=causal)
+        torch.testing.assert_close(oracle(Case(q, k, v, 6, causal)).y, literal)

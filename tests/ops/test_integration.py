@@ -1,0 +1,277 @@
+"""The operator inside PyTorch: compile, autocast, checkpointing, DDP, fork, export."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from cases import backends, causals, draw
+from torch.utils.checkpoint import checkpoint
+
+from eattn import State, ea, ea_series, ea_series_step, readout
+
+
+def inputs(*shape, dtype=torch.float32, n=3):
+    return [draw(*shape, seed=i).to(dtype).requires_grad_() for i in range(n)]
+
+
+def op_arguments(backend, *, causal, state, mask, packed, save=True):
+    q, k, v = inputs(1 if packed else 2, 20, 5)
+    rows = 2
+    s, z, shift = State.zeros(rows, 5) if state else (None, None, None)
+    if state:
+        s, z = s.requires_grad_(), z.requires_grad_()
+    key_mask = torch.rand(q.shape[:2]) > 0.3 if mask else None
+    cu = torch.tensor([0, 7, 20], dtype=torch.int32) if packed else None
+    return q, k, v, key_mask, cu, s, z, shift, 6, causal, backend, save
+
+
+@backends
+@causals
+@pytest.mark.parametrize("state", [False, True], ids=["", "state"])
+@pytest.mark.parametrize("mask", [False, True], ids=["", "mask"])
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+def test_opcheck_passes(backend, causal, state, mask, packed):
+    arguments = op_arguments(backend, causal=causal, state=state, mask=mask, packed=packed)
+    torch.library.opcheck(torch.ops.eattn.ea_series, arguments)
+
+
+@causals
+def test_gradcheck_passes(causal):
+    q, k, v = inputs(2, 9, 3, dtype=torch.float64)
+    s, z, shift = State.zeros(2, 3, order=2, dtype=torch.float64)
+    s, z = draw(2, 3, 3, seed=7).requires_grad_(), draw(2, 3, 3, seed=8).abs().requires_grad_()
+    shift = torch.full((2, 3), 0.01, dtype=torch.float64)  # below every |k|: the shift stays put
+
+    def op(q, k, v, s, z):
+        options = dict(order=2, causal=causal, state=State(s, z, shift), return_state=True)
+        y, state = ea_series(q, k, v, **options)
+        return y, state.s, state.z
+
+    torch.autograd.gradcheck(op, (q, k, v, s, z))
+
+
+@causals
+@backends
+def test_compile_needs_no_graph_break(backend, causal):
+    def model(q, k, v):
+        y, state = ea_series(q, k * 0.5, v, causal=causal, return_state=True, backend=backend)
+        return y.square().sum() + state.s.sum()
+
+    eager, compiled = inputs(2, 30, 5), inputs(2, 30, 5)
+    torch._dynamo.reset()
+    model(*eager).backward()
+    torch.compile(model, fullgraph=True)(*compiled).backward()
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_compile_takes_steps_masks_and_packed_calls():
+    q, k, v = (draw(1, 12, 5, seed=i).float() for i in range(3))
+    mask, cu = torch.rand(1, 12) > 0.5, torch.tensor([0, 5, 12], dtype=torch.int32)
+
+    def model(q, k, v, mask, cu, state):
+        y = ea_series(q, k, v, causal=True, key_mask=mask, cu_seqlens=cu)
+        t, state = ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
+        return y.sum() + t.sum() + readout(q, state).sum()
+
+    torch._dynamo.reset()
+    arguments = (q, k, v, mask, cu, State.zeros(1, 5))
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(*arguments), model(*arguments))
+
+
+def test_compile_with_dynamic_shapes_does_not_recompile_for_every_length():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, k, v: ea_series(q, k, v, causal=True) * 2, dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for length in (40, 41, 77):
+            q, k, v = (draw(2, length, 5, seed=i).float() for i in range(3))
+            torch.testing.assert_close(compiled(q, k, v), ea_series(q, k, v, causal=True) * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_autocast_gives_what_the_layers_give(dtype):
+    project = torch.nn.Linear(6, 18)
+    x = torch.randn(2, 9, 6)
+    with torch.autocast("cpu", dtype):
+        q, k, v = project(x).chunk(3, -1)
+        assert q.dtype == dtype
+        y = ea_series(q, k, v, causal=True)
+        assert y.dtype == dtype
+        mixed = ea_series(q, k.float(), v, causal=True)
+        assert mixed.dtype == torch.float32
+    y.float().sum().backward()
+    assert project.weight.grad.isfinite().all() and project.weight.grad.any()
+
+
+def test_inference_mode_and_no_grad_give_the_same():
+    q, k, v = inputs(2, 30, 5)
+    y = ea_series(q, k, v, causal=True)
+    with torch.inference_mode():
+        assert torch.equal(ea_series(q, k, v, causal=True), y)
+        token = q[:, 0], k[:, 0], v[:, 0]
+        ea_series_step(*token, State.zeros(2, 5))
+    with torch.no_grad():
+        quiet = ea_series(q, k, v, causal=True)
+    assert torch.equal(quiet, y) and not quiet.requires_grad
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_gives_the_same_gradients(reentrant):
+    plain, saved = inputs(2, 30, 5), inputs(2, 30, 5)
+
+    def op(q, k, v):
+        return ea_series(q, k, v, causal=True)
+
+    op(*plain).square().sum().backward()
+    checkpoint(op, *saved, use_reentrant=reentrant).square().sum().backward()
+    for a, b in zip(plain, saved, strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+@backends
+def test_only_some_inputs_may_want_a_gradient(backend):
+    q, k, v = (x.detach() for x in inputs(2, 20, 5))
+    for wanted in (q, k, v):
+        wanted.requires_grad_()
+        ea_series(q, k, v, causal=True, backend=backend).sum().backward()
+        assert wanted.grad is not None
+        wanted.requires_grad_(False)
+
+
+@pytest.mark.parametrize("order", [0, 6])
+@backends
+def test_every_input_gets_a_gradient_even_without_effect(backend, order):
+    q, k, v = inputs(1, 5, 3)
+    ea_series(q, k, v, order=order, backend=backend).sum().backward()
+    assert all(x.grad is not None for x in (q, k, v))
+    if order == 0:
+        assert not q.grad.any()
+
+
+@pytest.mark.parametrize("op", [ea, ea_series], ids=["ea", "ea_series"])
+def test_a_second_derivative_says_that_there_is_none(op):
+    q, k, v = inputs(1, 5, 3)
+    (grad,) = torch.autograd.grad(op(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises((NotImplementedError, RuntimeError), match="second derivative"):
+        grad.sum().backward()
+
+
+def _in_child(queue, inputs):
+    y = ea_series(*inputs, causal=True)
+    queue.put(float(y.numpy().sum()))  # numpy: PyTorch's own sum would hang here
+
+
+def test_a_forked_child_does_not_hang():
+    """OpenMP does not survive fork; the kernels must not wait for threads that are not there."""
+    inputs = [draw(2, 400, 300, seed=i).float() for i in range(3)]
+    y = ea_series(*inputs, causal=True)  # the parent's threads exist now
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(queue, inputs), daemon=True)
+    child.start()
+    total = queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    assert total == pytest.approx(float(y.sum()), rel=1e-4)
+
+
+class Sequences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return ea_series(*(draw(1, 300, 200, seed=index + i).float() for i in range(3)), causal=True)
+
+
+def test_data_loader_workers_may_call_it():
+    direct = [Sequences()[i] for i in range(4)]
+    loader = torch.utils.data.DataLoader(
+        Sequences(), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    for a, b in zip(direct, loader, strict=True):
+        assert torch.equal(a, b)
+
+
+DDP = """
+import os, torch, torch.distributed as dist
+from eattn import ea_series
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(4, 12)
+    def forward(self, x):
+        return ea_series(*self.qkv(x).chunk(3, -1), causal=True)
+layer = Layer()
+x = torch.randn(2, 9, 4)
+whole = torch.autograd.grad(layer(x).square().sum() / 2, layer.qkv.weight)[0]
+model = torch.nn.parallel.DistributedDataParallel(layer)
+model(x[rank : rank + 1]).square().sum().backward()
+torch.testing.assert_close(layer.qkv.weight.grad, whole, rtol=1e-4, atol=1e-5)
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_averages_its_gradients(tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(DDP)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@causals
+@pytest.mark.parametrize("mask", [False, True], ids=["", "mask"])
+@pytest.mark.parametrize("state", [False, True], ids=["", "state"])
+def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v, key_mask=None, state=None):
+            options = dict(order=4, causal=causal, key_mask=key_mask, state=state)
+            y, after = ea_series(q, k, v, **options, return_state=True)
+            return y, after.s, after.z, after.shift
+
+    def arguments(B, L):
+        q, k, v = (draw(B, L, 5, seed=i).float() for i in range(3))
+        return {
+            "q": q,
+            "k": k,
+            "v": v,
+            "key_mask": torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.3
+            if mask
+            else None,
+            "state": State(*(x.float() for x in _earlier(B))) if state else None,
+        }
+
+    batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=4096)
+    token = {0: batch, 1: length}
+    shapes = {
+        "q": token,
+        "k": token,
+        "v": token,
+        "key_mask": token if mask else None,
+        "state": State(*[{0: batch}] * 3) if state else None,
+    }
+    program = torch.export.export(Model(), (), arguments(2, 12), dynamic_shapes=shapes)
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not any(name.startswith("eattn") for name in names)
+    for B, L in ((2, 12), (1, 5), (3, 200)):
+        given = arguments(B, L)
+        for got, want in zip(program.module()(**given), Model()(**given), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def _earlier(batch: int) -> State:
+    from eattn import accumulate
+
+    return accumulate(*(draw(batch, 6, 5, seed=i) for i in range(2)), order=4)

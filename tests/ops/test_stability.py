@@ -1,0 +1,188 @@
+"""Large keys, long sequences, masked rows, NaN: finite where the contract says so, and right."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import Case, assert_near, backends, causals, draw, make, oracle, run
+
+from eattn import accumulate, ea_series, readout
+from eattn.ops import reference
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def check(q, k, v, order: int, causal: bool, backend: str) -> None:
+    """Value and gradients in float32 against the float64 oracle on the same numbers."""
+    case = Case(q.float(), k.float(), v.float(), order, causal, through_state=False)
+    got, want = run(case, backend), oracle(case)
+    bound = 8 * reference.condition(order) * EPS * float(v.abs().max())
+    assert_near(got.y, want.y, bound, "y")
+    for name in "qkv":
+        g = want.grads[name]  # dk is a difference of terms of size 2 k v
+        scale = float(g.abs().max()) + 1 + float(k.abs().max())
+        assert_near(got.grads[name], g, bound * scale, f"gradient of {name}")
+
+
+@backends
+@causals
+@pytest.mark.parametrize("order", [0, 2, 6, 8])
+@pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
+def test_queries_and_keys_up_to_100_at_order_8(backend, causal, order, size):
+    q, k = (draw(1, 50, 9, seed=i).clamp(-1, 1) * size for i in range(2))
+    check(q, k, draw(1, 50, 9, seed=3), order, causal, backend)
+
+
+@backends
+@causals
+@pytest.mark.parametrize("order", [2, 6, 8])
+def test_keys_up_to_1000_with_queries_up_to_10(backend, causal, order):
+    q = draw(1, 50, 9, seed=1).clamp(-1, 1) * 10
+    k = draw(1, 50, 9, seed=2).clamp(-1, 1) * 1e3
+    check(q, k, draw(1, 50, 9, seed=3), order, causal, backend)
+
+
+@backends
+@causals
+@pytest.mark.parametrize("order", [6, 10])
+def test_queries_and_keys_up_to_1000_are_read_in_powers_of_1_over_q(backend, causal, order):
+    q, k = (draw(1, 40, 9, seed=i).clamp(-1, 1) * 1e3 for i in range(2))
+    check(q, k, draw(1, 40, 9, seed=3), order, causal, backend)
+
+
+@backends
+@causals
+@pytest.mark.parametrize("key", [50.0, -50.0, 1e3])
+def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
+    v = draw(1, 70, 5, seed=1)
+    q = draw(1, 70, 5, seed=2)
+    check(q, torch.full_like(v, key), v, 6, causal, backend)
+    y = ea_series(q.float(), torch.full_like(v, key).float(), v.float(), causal=causal, backend=backend)
+    mean = v.cumsum(1) / torch.arange(1, 71).view(1, -1, 1) if causal else v.mean(1, True).expand_as(v)
+    assert_near(y, mean, 16 * reference.condition(6) * EPS * 4, "y")
+
+
+@backends
+@causals
+@pytest.mark.parametrize("small_at", [0, 1, 20, 69], ids=lambda i: f"small-key-at-{i}")
+@pytest.mark.parametrize("large", [12.0, 50.0])
+def test_one_small_key_among_large_ones(backend, causal, small_at, large):
+    q, v = draw(1, 70, 5, seed=1), draw(1, 70, 5, seed=2)
+    k = draw(1, 70, 5, seed=3) + large
+    k[:, small_at] = 0.1
+    check(q, k, v, 6, causal, backend)
+
+
+@backends
+@causals
+def test_keys_that_shrink_and_keys_that_grow(backend, causal):
+    q, v = draw(1, 90, 5, seed=1), draw(1, 90, 5, seed=2)
+    ramp = torch.linspace(30, 0, 90, dtype=torch.float64).view(1, -1, 1) + draw(1, 90, 5, seed=3) / 10
+    check(q, ramp, v, 6, causal, backend)
+    check(q, ramp.flip(1), v, 6, causal, backend)
+
+
+@backends
+@causals
+def test_long_sums_stay_accurate(backend, causal):
+    """At L = 2^17, with values of mean 1, float32 is within 1e-5 max|v| of float64."""
+    L = 2**17
+    q, k = (draw(1, L, 3, seed=i, scale=0.7).float() for i in range(2))
+    v = draw(1, L, 3, seed=3, mean=1.0).float()
+    y = ea_series(q, k, v, causal=causal, backend=backend)
+    want = ea_series(q.double(), k.double(), v.double(), causal=causal, backend=backend)
+    assert_near(y, want, 1e-5 * float(v.abs().max()), "y")
+
+
+@backends
+@causals
+def test_a_row_that_attends_to_nothing_gives_zero_with_zero_gradient(backend, causal):
+    q, k, v = (draw(3, 40, 5, seed=i).float().requires_grad_() for i in range(3))
+    mask = torch.ones(3, 40, dtype=torch.bool)
+    mask[0] = False
+    mask[1, :17] = False
+    y = ea_series(q, k, v, causal=causal, key_mask=mask, backend=backend)
+    y.square().sum().backward()
+    assert not y[0].any()
+    if causal:
+        assert not y[1, :17].any() and y[1, 17:].all()
+        assert not q.grad[1, :17].any()
+    for x in (q, k, v):
+        assert x.grad.isfinite().all() and not x.grad[0].any()
+    assert not k.grad[1, :17].any() and not v.grad[1, :17].any()
+
+
+@backends
+@causals
+@pytest.mark.parametrize("with_", ["mask", "mask state", "packed mask"])
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf, 1e30])
+def test_what_is_behind_the_mask_changes_nothing(backend, causal, with_, junk):
+    case = make((1, 45, 5), order=6, causal=causal, with_=with_).to(torch.float32)
+    hidden = ~case.key_mask.unsqueeze(-1)
+    spoiled = Case(
+        case.q,
+        case.k.masked_fill(hidden, junk),
+        case.v.masked_fill(hidden, junk),
+        6,
+        causal,
+        case.key_mask,
+        case.cu_seqlens,
+        case.state,
+    )
+    got, want = run(spoiled, backend), run(case, backend)
+    assert torch.equal(got.y, want.y)
+    assert all(torch.equal(a, b) for a, b in zip(got.state, want.state, strict=True))
+    assert all(torch.equal(got.grads[name], want.grads[name]) for name in want.grads)
+
+
+@backends
+@causals
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+def test_nan_and_inf_stay_in_their_channel(backend, causal, name, junk):
+    case = make((2, 37, 21), order=6, causal=causal).to(torch.float32)
+    spoiled = Case(case.q, case.k, case.v, 6, causal)
+    getattr(spoiled, name).data = getattr(case, name).clone()
+    clean = run(case, backend)
+    getattr(spoiled, name)[:, 11, 4] = junk
+    got = run(spoiled, backend)
+    others = [c for c in range(21) if c != 4]
+    assert torch.equal(got.y[..., others], clean.y[..., others])
+    for g in "qkv":
+        assert torch.equal(got.grads[g][..., others], clean.grads[g][..., others])
+    assert not got.y[:, 11, 4].isfinite().any()
+    if causal:
+        assert torch.equal(got.y[:, :11], clean.y[:, :11])
+
+
+@backends
+def test_accumulating_no_keys_gives_the_empty_state(backend):
+    state = accumulate(torch.randn(2, 0, 3), torch.randn(2, 0, 3))
+    assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
+    assert not readout(torch.randn(2, 4, 3), state).any()
+    y = ea_series(torch.randn(2, 4, 3), *torch.randn(2, 2, 0, 3).unbind(), backend=backend)
+    assert not y.any()
+
+
+@backends
+@causals
+def test_half_precision_survives_keys_that_underflow_in_it(backend, causal):
+    """e^-k^2 is 0 in fp16 from |k| = 4.1 on; sums are float32 and relative to the smallest key."""
+    for dtype in (torch.float16, torch.bfloat16):
+        q, v = draw(1, 60, 5, seed=1), draw(1, 60, 5, seed=2)
+        k = draw(1, 60, 5, seed=3) + 8
+        case = Case(q, k, v, 6, causal, through_state=False).to(dtype)
+        got, want = run(case, backend), oracle(case)
+        assert_near(got.y, want.y, torch.finfo(dtype).eps * float(v.abs().max()), "y")
+        assert all(got.grads[name].isfinite().all() for name in "qkv")
+
+
+@backends
+def test_a_far_outlier_key_gets_no_weight_and_no_gradient(backend):
+    case = make((1, 30, 4), order=12, causal=True).to(torch.float32)
+    case.k[:, 3] = 1e3
+    answer = run(case, backend)
+    assert answer.y.isfinite().all()
+    assert answer.grads["k"].isfinite().all()
+    quiet = run(replace(case, through_state=False), backend)
+    assert not quiet.grads["k"][:, 3].any() and not quiet.grads["v"][:, 3].any()

@@ -1,0 +1,137 @@
+"""The state: its size, merging, reordering, moving, storing."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from cases import draw
+
+from eattn import State, accumulate, ea_series, ea_series_step, readout
+
+
+def state_of(seed: int, *, order: int = 6, scale: float = 1.0) -> State:
+    return accumulate(draw(3, 20, 5, seed=seed, scale=scale), draw(3, 20, 5, seed=seed + 1), order=order)
+
+
+def assert_equal(a: State, b: State) -> None:
+    for x, y in zip(a, b, strict=True):
+        assert x.dtype == y.dtype and torch.equal(x, y)
+        assert torch.equal(x.signbit(), y.signbit())  # bit for bit: -0 is not 0
+
+
+def test_a_new_state_is_empty_and_says_its_size():
+    state = State.zeros(2, 8, order=4)
+    assert state.s.shape == state.z.shape == (2, 8, 5) and state.shift.shape == (2, 8)
+    assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
+    assert state.order == 4
+    assert state.nbytes == 2 * 8 * (5 + 5 + 1) * 4
+    assert State.zeros(2, 8, order=4, dtype=torch.float64).nbytes == 2 * state.nbytes
+
+
+@pytest.mark.parametrize("length", [1, 100, 3000])
+def test_its_size_never_depends_on_length(length):
+    q = torch.randn(1, length, 8)
+    _, state = ea_series(q, q, q, causal=True, return_state=True)
+    assert state.nbytes == State.zeros(1, 8).nbytes
+    assert state.s.shape == (1, 8, 7)
+
+
+@pytest.mark.parametrize("negative_zero", [False, True])
+def test_merging_with_an_empty_state_changes_no_bit(negative_zero):
+    state = state_of(1)
+    if negative_zero:
+        state.s[0, 0, 0] = -0.0
+    empty = State.zeros(3, 5, dtype=torch.float64)
+    assert_equal(State.merge(state, empty), state)
+    assert_equal(State.merge(empty, state), state)
+    assert_equal(State.merge(empty, empty), empty)
+
+
+def test_merging_is_associative_and_commutative():
+    a, b, c = state_of(1), state_of(3, scale=4.0), state_of(5, scale=0.1)
+    left, right = State.merge(State.merge(a, b), c), State.merge(a, State.merge(b, c))
+    for x, y, z in zip(left, right, State.merge(c, State.merge(b, a)), strict=True):
+        torch.testing.assert_close(x, y)
+        torch.testing.assert_close(x, z)
+
+
+def test_merging_keeps_the_smaller_shift():
+    a, b = state_of(1), state_of(3)
+    assert torch.equal(State.merge(a, b).shift, torch.minimum(a.shift, b.shift))
+
+
+def test_merging_passes_gradients_to_both():
+    a, b = state_of(1), state_of(3, scale=2.0)
+    leaves = [x.clone().requires_grad_() for x in (a.s, a.z, b.s, b.z)]
+    merged = State.merge(State(*leaves[:2], a.shift), State(*leaves[2:], b.shift))
+    readout(draw(3, 4, 5, seed=9), merged).sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() and x.grad.any() for x in leaves)
+
+
+def test_select_reorders_and_repeats_rows():
+    state, index = state_of(1), torch.tensor([2, 0, 0, 1])
+    picked = state.select(index)
+    assert picked.s.shape == (4, 5, 7)
+    q = draw(4, 3, 5, seed=9)
+    for row, source in enumerate(index.tolist()):
+        alone = State(*(x[source : source + 1] for x in state))
+        torch.testing.assert_close(readout(q, picked)[row], readout(q[row : row + 1], alone)[0])
+
+
+def test_a_selected_state_goes_on_decoding():
+    state = state_of(1).select(torch.tensor([1, 1]))
+    y, after = ea_series_step(*draw(3, 2, 5, seed=4).unbind(), state)
+    assert y.shape == (2, 5) and after.s.shape == (2, 5, 7)
+
+
+def test_to_moves_and_widens():
+    state = state_of(1).to(torch.float32)
+    assert state.s.dtype == state.shift.dtype == torch.float32
+    assert state.to("meta").s.device.type == "meta"
+    with pytest.raises(TypeError, match="float32 or float64"):
+        state.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch", "copy"])
+def test_it_can_be_stored(how):
+    state = state_of(1)
+    if how == "pickle":
+        back = pickle.loads(pickle.dumps(state))
+    elif how == "copy":
+        back = copy.deepcopy(state)
+    else:
+        file = io.BytesIO()
+        torch.save(tuple(state), file)
+        file.seek(0)
+        back = State(*torch.load(file, weights_only=True))
+    assert isinstance(back, State)
+    assert_equal(back, state)
+
+
+def test_it_is_a_pytree():
+    state = state_of(1)
+    leaves, spec = torch.utils._pytree.tree_flatten(state)
+    assert len(leaves) == 3
+    assert_equal(torch.utils._pytree.tree_unflatten(leaves, spec), state)
+
+
+def test_any_memory_layout_will_do():
+    state = state_of(1)
+    other = State(state.s.contiguous(), state.z.clone(memory_format=torch.contiguous_format), state.shift)
+    assert other.s.stride() != state.s.stride()
+    q = draw(3, 4, 5, seed=9)
+    assert torch.equal(readout(q, other), readout(q, state))
+
+
+def test_a_float64_state_goes_on_absorbing_where_float32_stops():
+    """float32 sums stop growing near 2^24 terms of equal size; float64 ones do not."""
+    token = torch.zeros(1, 1)
+    for dtype, absorbs in ((torch.float32, False), (torch.float64, True)):
+        state = State.zeros(1, 1, order=0, dtype=dtype)
+        _, state = ea_series_step(token, token, token + 1, state)
+        full = State(state.s * 2.0**24, state.z * 2.0**24, state.shift)
+        y, after = ea_series_step(token, token, token + 1, full)
+        assert y.dtype == torch.float32
+        assert bool(after.z > full.z) == absorbs

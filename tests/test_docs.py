@@ -1,0 +1,97 @@
+"""What the documents say holds: links lead somewhere, equations are found, examples run."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
+DOCUMENTS = sorted(ROOT.glob("*.md"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
+
+
+def links(text: str) -> list[str]:
+    """Targets inside the repository."""
+    return [target for target in LINK.findall(text) if "://" not in target]
+
+
+def anchors(path: Path) -> set[str]:
+    """Headings of a document as fragments of a link."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_resolves(document):
+    for target in links(document.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        path = ROOT / name if name else document
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path), target
+
+
+def rows() -> dict[str, str]:
+    """The lines of PAPER.md's tables by their first cell: `Eq. 12`, `Table 3`, `Figure 4`."""
+    found = re.findall(r"^\| ((?:Eq\.|Table|Figure) \d+) \|(.*)$", PAPER, re.MULTILINE)
+    assert len(dict(found)) == len(found), "a row is there twice"
+    return dict(found)
+
+
+def test_every_equation_table_and_figure_of_the_paper_has_a_row():
+    expected = [f"Eq. {n}" for n in range(1, 21)]
+    expected += [f"Table {n}" for n in range(1, 5)] + [f"Figure {n}" for n in range(1, 6)]
+    assert set(rows()) == set(expected)
+
+
+@pytest.mark.parametrize("name", rows())
+def test_what_a_row_links_to_names_it(name):
+    """`Eq. 12` in the sources it links to; a row without sources says that it is planned."""
+    _, code, test = rows()[name].rstrip("| ").split(" | ")
+    sources = links(code)
+    assert bool(sources) == bool(links(test)) == ("planned" not in code)
+    if sources and name.startswith("Eq."):
+        for source in sources:
+            assert says(source, name), f"{source} does not say {name}"
+        assert any(says(target, name) for target in links(test)), f"no test says {name}"
+
+
+def says(target: str, name: str) -> bool:
+    text = (ROOT / target).read_text(encoding="utf-8")
+    return re.search(re.escape(name) + r"\b", text) is not None
+
+
+def test_the_equations_of_the_operator_are_implemented():
+    assert all("planned" not in rows()[f"Eq. {n}"] for n in range(1, 17))
+
+
+def test_tags_are_singular_and_greppable():
+    for path in [*SRC.rglob("*.py"), *SRC.rglob("*.h"), *SRC.rglob("*.cpp")]:
+        assert "Eqs." not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_examples_of_the_readme_run():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert examples
+    names: dict[str, object] = {}
+    for example in examples:  # later ones may use the names of earlier ones
+        exec(compile(example, "README.md", "exec"), names)
+
+
+def documented() -> list[str]:
+    files = (path for path in SRC.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+    return sorted(".".join(path.relative_to(SRC).with_suffix("").parts) for path in files)
+
+
+@pytest.mark.parametrize("module", documented())
+def test_the_examples_of_docstrings_run(module):
+    result = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))
+    assert result.attempted > 0
+    assert result.failed == 0
