@@ -4,6 +4,7 @@ A `Case` is a call of `ea_series` with everything it may be given. `oracle` answ
 with the quadratic reference and plain autograd; `run` answers it with a backend.
 """
 
+import itertools
 from dataclasses import dataclass, replace
 
 import pytest
@@ -51,7 +52,9 @@ class Case:
     def gradients(self, y: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Fixed cotangents of y, s and z, in float64."""
         rng = torch.Generator().manual_seed(self.seed + 1)
-        gy, gs, gz = (torch.randn(x.shape, generator=rng, dtype=torch.float64) for x in (y, *state[:2]))
+        gy, gs, gz = (
+            torch.randn(x.shape, generator=rng, dtype=torch.float64) for x in (y, *state[:2])
+        )
         return gy, gs, gz
 
 
@@ -112,7 +115,7 @@ def oracle(case: Case) -> Answer:
     else:
         ys, states = [], []
         offsets = case.cu_seqlens.tolist()
-        for i, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)):
+        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
             row = None if initial is None else tuple(x[i : i + 1] for x in initial)
             part = None if mask is None else mask[:, a:b]
             q_, k_, v_ = q[:, a:b], k[:, a:b], v[:, a:b]
@@ -154,7 +157,9 @@ def _answer(case: Case, y: Tensor, state: State, inputs: dict[str, Tensor]) -> A
     outputs = (y, state.s, state.z) if case.through_state else (y,)
     cotangents = [g.to(x.dtype) for g, x in zip(case.gradients(y, state), outputs, strict=False)]
     grads = torch.autograd.grad(outputs, list(inputs.values()), cotangents)
-    return Answer(y.detach(), State(*(x.detach() for x in state)), dict(zip(inputs, grads, strict=True)))
+    return Answer(
+        y.detach(), State(*(x.detach() for x in state)), dict(zip(inputs, grads, strict=True))
+    )
 
 
 # Multiples of kappa * eps. Seen on random cases: under 1, for values and for gradients.
@@ -162,7 +167,7 @@ VALUE, GRADIENT = 4, 4
 
 
 def assert_answers(got: Answer, want: Answer, case: Case) -> None:
-    """Rounding within the contract: a small multiple of kappa * eps * max|v|, and the output's own step."""
+    """Within a small multiple of kappa * eps * max|v|, and the step of the output's own dtype."""
     dtype = case.q.dtype
     kappa = reference.condition(case.order)
     eps = torch.finfo(got.state.s.dtype).eps

@@ -47,7 +47,11 @@ CALLS = {
         ValueError,
         "key_mask must be [B, Lk] = (2, 5)",
     ),
-    "mask of floats": (lambda: ea_series(X, X, X, key_mask=MASK.float()), TypeError, "key_mask must be"),
+    "mask of floats": (
+        lambda: ea_series(X, X, X, key_mask=MASK.float()),
+        TypeError,
+        "key_mask must be",
+    ),
     "mask as list": (lambda: ea_series(X, X, X, key_mask=[True]), TypeError, "key_mask must be"),
     "cu_seqlens with B = 2": (
         lambda: ea_series(X, X, X, cu_seqlens=cu(0, 5)),
@@ -109,7 +113,11 @@ CALLS = {
         ValueError,
         "state must have s, z (2, 3, 7)",
     ),
-    "state as a tensor": (lambda: ea_series(X, X, X, state=X), TypeError, "state must be an eattn.State"),
+    "state as a tensor": (
+        lambda: ea_series(X, X, X, state=X),
+        TypeError,
+        "state must be an eattn.State",
+    ),
     "state in half precision": (
         lambda: ea_series(X, X, X, state=State(*(t.half() for t in State.zeros(2, 3)))),
         TypeError,

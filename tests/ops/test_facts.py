@@ -1,5 +1,7 @@
 """What the paper, and the contract, state about the operator: one test each."""
 
+import itertools
+
 import pytest
 import torch
 from cases import EVERY_BACKEND, backends, causals, draw, orders
@@ -39,7 +41,7 @@ def test_the_series_converges_to_exact_attention_with_order(backend, causal):  #
         float((ea_series(q, k, v, order=n, causal=causal, backend=backend) - exact).abs().max())
         for n in range(0, 17, 2)
     ]
-    assert all(b < a for a, b in zip(errors, errors[1:], strict=False))
+    assert all(b < a for a, b in itertools.pairwise(errors))
     assert errors[-1] < 1e-4 * errors[0]
 
 
@@ -49,7 +51,9 @@ def test_exact_attention_is_shift_invariant_and_the_series_nearly_so(causal):
     offset = draw(1, 1, 6, seed=9, scale=0.2)
     moved = ea(q + offset, k + offset, v, causal=causal)
     torch.testing.assert_close(ea(q, k, v, causal=causal), moved)
-    series = [ea_series(x, y, v, order=16, causal=causal) for x, y in ((q, k), (q + offset, k + offset))]
+    series = [
+        ea_series(x, y, v, order=16, causal=causal) for x, y in ((q, k), (q + offset, k + offset))
+    ]
     torch.testing.assert_close(*series, rtol=0, atol=1e-5)
 
 
@@ -80,7 +84,10 @@ def test_odd_orders_would_go_negative():  # Sec. 3.2
     x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
 
     def taylor(order):
-        return sum(x**n / torch.lgamma(torch.tensor(n + 1.0, dtype=x.dtype)).exp() for n in range(order + 1))
+        return sum(
+            x**n / torch.lgamma(torch.tensor(n + 1.0, dtype=x.dtype)).exp()
+            for n in range(order + 1)
+        )
 
     assert all(taylor(n).min() > 0 for n in (2, 4, 6, 8))
     assert all(taylor(n).min() < 0 for n in (1, 3, 5, 7))

@@ -1,5 +1,7 @@
 """One operator, many forms: parallel, chunked, step by step, packed, padded, merged. All agree."""
 
+import itertools
+
 import pytest
 import torch
 from cases import EVERY_BACKEND, Case, assert_near, backends, draw, oracle, run
@@ -22,7 +24,11 @@ thorough = settings(
 @st.composite
 def calls(draw_from):
     """q, k, v and a cotangent [B, L, D] in float64, with an order."""
-    shape = draw_from(st.integers(1, 3)), draw_from(st.integers(1, 90)), draw_from(st.integers(1, 20))
+    shape = (
+        draw_from(st.integers(1, 3)),
+        draw_from(st.integers(1, 90)),
+        draw_from(st.integers(1, 20)),
+    )
     seed = draw_from(st.integers(0, 2**31))
     q, k, v, gy = (draw(*shape, seed=seed + i, scale=0.8) for i in range(4))
     return (q, k, v), gy, draw_from(ORDERS)
@@ -90,14 +96,16 @@ def test_packed_equals_padded_equals_alone(backend, causal, call, data):
     q, k, v, gy = (x[:1] for x in (q, k, v, gy))
     L = q.shape[1]
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, L), max_size=3))), L]
-    spans = list(zip(cuts, cuts[1:], strict=False))
+    spans = list(itertools.pairwise(cuts))
     options = dict(order=order, causal=causal, backend=backend)
 
     def packed(q, k, v):
         return ea_series(q, k, v, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
 
     def alone(q, k, v):
-        return torch.cat([ea_series(q[:, a:b], k[:, a:b], v[:, a:b], **options) for a, b in spans], 1)
+        return torch.cat(
+            [ea_series(q[:, a:b], k[:, a:b], v[:, a:b], **options) for a, b in spans], 1
+        )
 
     def padded(q, k, v):
         rows = [torch.nn.functional.pad(x[0, a:b], (0, 0, 0, L - (b - a)), value=9.0)
@@ -143,7 +151,9 @@ def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
     def whole(q, k, v):
         return ea_series(q, k, v, order=order)
 
-    assert_same(value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), order)
+    assert_same(
+        value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), order
+    )
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)

@@ -183,7 +183,9 @@ class Sequences(torch.utils.data.Dataset):
         return 4
 
     def __getitem__(self, index):
-        return ea_series(*(draw(1, 300, 200, seed=index + i).float() for i in range(3)), causal=True)
+        return ea_series(
+            *(draw(1, 300, 200, seed=index + i).float() for i in range(3)), causal=True
+        )
 
 
 def test_data_loader_workers_may_call_it():
@@ -236,7 +238,8 @@ def test_ddp_averages_its_gradients(tmp_path):
 @pytest.mark.parametrize("state", [False, True], ids=["", "state"])
 def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
     class Model(torch.nn.Module):
-        def forward(self, q, k, v, key_mask=None, state=None):
+        def forward(self, q, k, v, key_mask=None, sums=None, shift=None):
+            state = None if sums is None else State(*sums, shift)
             options = dict(order=4, causal=causal, key_mask=key_mask, state=state)
             y, after = ea_series(q, k, v, **options, return_state=True)
             return y, after.s, after.z, after.shift
@@ -250,7 +253,8 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
             "key_mask": torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.3
             if mask
             else None,
-            "state": State(*(x.float() for x in _earlier(B))) if state else None,
+            "sums": [x.float() for x in _earlier(B)[:2]] if state else None,
+            "shift": _earlier(B).shift.float() if state else None,
         }
 
     batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=4096)
@@ -260,7 +264,8 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
         "k": token,
         "v": token,
         "key_mask": token if mask else None,
-        "state": State(*[{0: batch}] * 3) if state else None,
+        "sums": [{0: batch}] * 2 if state else None,
+        "shift": {0: batch} if state else None,
     }
     program = torch.export.export(Model(), (), arguments(2, 12), dynamic_shapes=shapes)
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}

@@ -57,8 +57,12 @@ def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
     v = draw(1, 70, 5, seed=1)
     q = draw(1, 70, 5, seed=2)
     check(q, torch.full_like(v, key), v, 6, causal, backend)
-    y = ea_series(q.float(), torch.full_like(v, key).float(), v.float(), causal=causal, backend=backend)
-    mean = v.cumsum(1) / torch.arange(1, 71).view(1, -1, 1) if causal else v.mean(1, True).expand_as(v)
+    y = ea_series(
+        q.float(), torch.full_like(v, key).float(), v.float(), causal=causal, backend=backend
+    )
+    mean = (
+        v.cumsum(1) / torch.arange(1, 71).view(1, -1, 1) if causal else v.mean(1, True).expand_as(v)
+    )
     assert_near(y, mean, 16 * reference.condition(6) * EPS * 4, "y")
 
 
@@ -77,7 +81,9 @@ def test_one_small_key_among_large_ones(backend, causal, small_at, large):
 @causals
 def test_keys_that_shrink_and_keys_that_grow(backend, causal):
     q, v = draw(1, 90, 5, seed=1), draw(1, 90, 5, seed=2)
-    ramp = torch.linspace(30, 0, 90, dtype=torch.float64).view(1, -1, 1) + draw(1, 90, 5, seed=3) / 10
+    ramp = (
+        torch.linspace(30, 0, 90, dtype=torch.float64).view(1, -1, 1) + draw(1, 90, 5, seed=3) / 10
+    )
     check(q, ramp, v, 6, causal, backend)
     check(q, ramp.flip(1), v, 6, causal, backend)
 

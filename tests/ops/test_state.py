@@ -12,7 +12,9 @@ from eattn import State, accumulate, ea_series, ea_series_step, readout
 
 
 def state_of(seed: int, *, order: int = 6, scale: float = 1.0) -> State:
-    return accumulate(draw(3, 20, 5, seed=seed, scale=scale), draw(3, 20, 5, seed=seed + 1), order=order)
+    return accumulate(
+        draw(3, 20, 5, seed=seed, scale=scale), draw(3, 20, 5, seed=seed + 1), order=order
+    )
 
 
 def assert_equal(a: State, b: State) -> None:
@@ -119,7 +121,9 @@ def test_it_is_a_pytree():
 
 def test_any_memory_layout_will_do():
     state = state_of(1)
-    other = State(state.s.contiguous(), state.z.clone(memory_format=torch.contiguous_format), state.shift)
+    other = State(
+        state.s.contiguous(), state.z.clone(memory_format=torch.contiguous_format), state.shift
+    )
     assert other.s.stride() != state.s.stride()
     q = draw(3, 4, 5, seed=9)
     assert torch.equal(readout(q, other), readout(q, state))

@@ -29,6 +29,7 @@ class Contender:
     calls: int = 1  # how many calls one run makes, for what is too short to time alone
     warmup: int = 1
     threads: int | None = None  # None: as many as torch has been given
+    settle: int = 0  # untimed runs before each timed one, for what the one before it left behind
     cost: float = 1.0  # of one run, a guess in any unit, for the progress bar
 
 
@@ -74,6 +75,8 @@ def _time(contender: Contender) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(contender.threads or before)
     try:
+        for _ in range(contender.settle):
+            contender.run()
         start = time.perf_counter()
         result = contender.run()
         elapsed = time.perf_counter() - start

@@ -192,8 +192,10 @@ def series_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
         "forward+backward": training("ours", plan.series, order=plan.order),
     }
     for what, work in works.items():
-        contenders = {str(n): Contender(work, threads=n, cost=0.1) for n in (1, 2)}
-        times = interleave(contenders, rounds=max(3, plan.rounds // 2))
+        # A change of the number of threads takes some calls to settle: threads find their cores,
+        # and memory freed by one finds its way to the other.
+        contenders = {str(n): Contender(work, threads=n, settle=8, cost=0.9) for n in (1, 2)}
+        times = interleave(contenders, rounds=max(3, plan.rounds // 3))
         tick(f"long series, {what}", 0.1 * plan.rounds)
         for n in (1, 2):
             row = time_row(what, "ours", plan.series, order=plan.order) | vars(times[str(n)])

@@ -1,5 +1,7 @@
 """What the operators accept. Every error names the argument, what came, and what would do."""
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -45,7 +47,9 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
         raise ValueError(f"cu_seqlens must be [n + 1] with n >= 1, got shape {_size(cu_seqlens)}")
     if q.shape[0] != 1:
-        raise ValueError(f"cu_seqlens packs sequences along L and needs B = 1, got B = {q.shape[0]}")
+        raise ValueError(
+            f"cu_seqlens packs sequences along L and needs B = 1, got B = {q.shape[0]}"
+        )
     if q.shape[1] != k.shape[1]:
         raise ValueError(
             f"cu_seqlens needs as many queries as keys, got Lq = {q.shape[1]}, Lk = {k.shape[1]}"
@@ -57,10 +61,9 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
         offsets = cu_seqlens.tolist()
         if offsets[0] != 0 or offsets[-1] != q.shape[1]:
             raise ValueError(
-                f"cu_seqlens must run from 0 to L = {q.shape[1]},"
-                f" got {offsets[0]} to {offsets[-1]}"
+                f"cu_seqlens must run from 0 to L = {q.shape[1]}, got {offsets[0]} to {offsets[-1]}"
             )
-        if any(a > b for a, b in zip(offsets, offsets[1:], strict=False)):
+        if any(a > b for a, b in itertools.pairwise(offsets)):
             raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
     return cu_seqlens.shape[0] - 1
 

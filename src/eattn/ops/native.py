@@ -52,8 +52,16 @@ _library, _why_not = _load()
 
 # Instruction sets the kernels were built for, fastest first: None, or why not on this CPU.
 ISAS = _find_isas()
-_INDEX: dict[str | None, int] = {isa: i for i, isa in enumerate(ISAS)}
-_INDEX[None] = next((_INDEX[isa] for isa, why in ISAS.items() if why is None), -1)
+_INDEX = {isa: i for i, isa in enumerate(ISAS)}
+_USABLE = [isa for isa, why in ISAS.items() if why is None]
+_VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
+
+
+def _fastest(D: int, wide: bool) -> str:
+    """The widest vectors of which D channels fill more than half."""
+    bytes_of_channels = D * (8 if wide else 4)
+    filled = (isa for isa in _USABLE if 2 * bytes_of_channels > _VECTOR_BYTES[isa])
+    return next(filled, _USABLE[-1])
 
 
 def unavailable(isa: str | None = None) -> str | None:
@@ -88,13 +96,21 @@ def _view(x: Tensor) -> tuple[int, ...]:
 
 def _laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A state tensor [R, D, N] as the kernels want it: memory order [R, N, D]."""
+    _, D, N = x.shape
+    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # as they left it: no time to lose here
+        return x
     return x.to(dtype).transpose(1, 2).contiguous()
 
 
-def _call(function: str, isa: str | None, wide: bool, *fields: int) -> None:
+def _plain(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
+
+
+def _call(function: str, isa: str | None, wide: bool, D: int, *fields: int) -> None:
     if _library is None:
         raise RuntimeError(_why_not)
-    getattr(_library, function)(_ARGS.pack(*fields), _INDEX[isa], wide)
+    index = _INDEX[isa or _fastest(D, wide)]
+    getattr(_library, function)(_ARGS.pack(*fields), index, wide)
 
 
 def forward(
@@ -111,8 +127,8 @@ def forward(
     causal: bool,
     save: bool,
     isa: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y, the final s, z, shift, and what `backward` needs."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """y, the final s, z, shift, and with `save` what `backward` needs."""
     B, Lq, D = q.shape
     dtype = q.dtype
     wide = dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
@@ -121,19 +137,22 @@ def forward(
     y = torch.empty((B, Lq, D), dtype=dtype)
     s1, z1 = empty_sums(rows, D, order, real, None), empty_sums(rows, D, order, real, None)
     m1 = torch.empty((rows, D), dtype=real)
-    # Packed sequences leave some slots out: no output may hold what happened to be in memory.
-    fresh = torch.empty if cu_seqlens is None else torch.zeros
-    saved = fresh(saved_shape(q, cu_seqlens, order) if save and causal else 0, dtype=real)
+    saved = None
+    if save:
+        # Packed sequences leave some slots out: no output may hold what happened to be in memory.
+        fresh = torch.empty if cu_seqlens is None else torch.zeros
+        saved = fresh(saved_shape(q, cu_seqlens, order) if causal else 0, dtype=real)
     # Each tensor made here must outlive the call, hence the names.
     initial = None
     if s is not None and z is not None and shift is not None:
-        initial = _laid_out(s, real), _laid_out(z, real), shift.to(real).contiguous()
-    mask = None if key_mask is None else key_mask.contiguous()
-    cu = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
+        initial = _laid_out(s, real), _laid_out(z, real), _plain(shift, real)
+    mask = None if key_mask is None else _plain(key_mask, torch.bool)
+    cu = None if cu_seqlens is None else _plain(cu_seqlens, torch.int64)
     _call(
         "eattn_forward",
         isa,
         wide,
+        D,
         *_view(q),
         *_view(k),
         *_view(v),
@@ -149,7 +168,7 @@ def forward(
         z1.data_ptr(),
         m1.data_ptr(),
         *(0, 0, 0, 0),
-        saved.data_ptr(),
+        0 if saved is None else saved.data_ptr(),
         *(B, Lq, k.shape[1], D, rows),
         *(order, causal, IO[dtype], torch.get_num_threads()),
     )
@@ -186,17 +205,18 @@ def backward(
     ds = dz = m0 = None
     if s is not None and shift is not None:
         ds, dz = empty_sums(rows, D, order, real, None), empty_sums(rows, D, order, real, None)
-        m0 = shift.to(real).contiguous()
+        m0 = _plain(shift, real)
     gradients = None
     if gs is not None and gz is not None:
         gradients = _laid_out(gs, real), _laid_out(gz, real)
     final = _laid_out(final_s, real), _laid_out(final_z, real), final_shift.contiguous()
-    mask = None if key_mask is None else key_mask.contiguous()
-    cu = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
+    mask = None if key_mask is None else _plain(key_mask, torch.bool)
+    cu = None if cu_seqlens is None else _plain(cu_seqlens, torch.int64)
     _call(
         "eattn_backward",
         isa,
         real == torch.float64,
+        D,
         *_view(q),
         *_view(k),
         *_view(v),

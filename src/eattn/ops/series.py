@@ -7,6 +7,7 @@ Only this file knows the backends.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from eattn.ops import eager, native
 from eattn.ops.checks import check_cu_seqlens, check_qkv, check_state, check_step
 from eattn.ops.state import State, check_order, empty_sums
 
-Backend = tuple[Callable[..., eager.Outputs], Callable[..., eager.Gradients]]  # forward, backward
+Backend = tuple[Callable[..., tuple[Any, ...]], Callable[..., tuple[Any, ...]]]  # forward, backward
 
 
 def _native(isa: str | None) -> Backend:
@@ -42,6 +43,34 @@ _WHY_NOT: dict[str, str | None] = {
 BACKENDS = tuple(_WHY_NOT)
 
 
+@overload
+def ea_series(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int = ...,
+    causal: bool = ...,
+    key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
+    state: State | None = ...,
+    return_state: Literal[False] = ...,
+    backend: str | None = ...,
+) -> Tensor: ...
+@overload
+def ea_series(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int = ...,
+    causal: bool = ...,
+    key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
+    state: State | None = ...,
+    return_state: Literal[True],
+    backend: str | None = ...,
+) -> tuple[Tensor, State]: ...
 def ea_series(
     q: Tensor,
     k: Tensor,
@@ -58,7 +87,7 @@ def ea_series(
     """y_i = sum_j w_ij v_j / sum_j w_ij, w_ij = e^(-k_j^2) P(2 q_i k_j), P the Taylor polynomial of
     e^x to the even power `order`, in O(NLD) time and O(LD) memory (Eq. 5; causal: Eq. 6).
 
-    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True where a key is real.
+    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True for real keys.
     `cu_seqlens` [n + 1] packs n sequences along L, with B = 1. `state` holds earlier keys; with
     `return_state` comes the state that also holds these, one row per sequence.
 
@@ -105,7 +134,7 @@ def accumulate(k: Tensor, v: Tensor, *, order: int = 6, key_mask: Tensor | None 
 
 
 def readout(q: Tensor, state: State) -> Tensor:
-    """y = num / den at q [B, L, D], attending to what the state holds, in O(NLD) (Eq. 14 to Eq. 16).
+    """y = num / den at q [B, L, D], over the keys the state holds, in O(NLD) (Eq. 14 to Eq. 16).
 
     >>> q, k, v = torch.randn(3, 2, 10, 8).unbind()
     >>> torch.allclose(readout(q, accumulate(k, v)), ea_series(q, k, v), atol=1e-5)
@@ -196,112 +225,47 @@ _library.define(
 
 
 @torch.library.impl(_library, "ea_series", "CompositeExplicitAutograd")
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    order: int,
-    causal: bool,
-    backend: str,
-    save: bool,
-) -> eager.Outputs:
-    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
-    return _IMPLEMENTATIONS[backend][0](*inputs, order=order, causal=causal, save=save)
+def _forward(*args: Any) -> eager.Outputs:
+    *inputs, order, causal, backend, save = args
+    options = dict(order=order, causal=causal, save=save)
+    y, s, z, shift, saved = _IMPLEMENTATIONS[backend][0](*inputs, **options)
+    return y, s, z, shift, s.new_empty(0) if saved is None else saved
 
 
 @torch.library.register_fake("eattn::ea_series", lib=_library)
-def _forward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    order: int,
-    causal: bool,
-    backend: str,
-    save: bool,
-) -> eager.Outputs:
+def _forward_fake(*args: Any) -> eager.Outputs:
+    q, _, _, _, cu_seqlens, s, _, _, order, causal, backend, save = args
     B, _, D = q.shape
     wide = q.dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
     dtype = torch.float64 if wide else torch.float32
     rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    sums = [empty_sums(rows, D, order, dtype, q.device) for _ in range(2)]
+    sums, weights = (empty_sums(rows, D, order, dtype, q.device) for _ in range(2))
     keeps = backend != "eager" and save and causal
     shape = native.saved_shape(q, cu_seqlens, order) if keeps else (0,)
-    y = q.new_empty(q.shape)
-    return y, *sums, q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
+    shift, saved = q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
+    return q.new_empty(q.shape), sums, weights, shift, saved
 
 
 @torch.library.impl(_library, "ea_series_backward", "CompositeExplicitAutograd")
-def _backward(
-    gy: Tensor,
-    gs: Tensor | None,
-    gz: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    final_s: Tensor,
-    final_z: Tensor,
-    final_shift: Tensor,
-    saved: Tensor,
-    order: int,
-    causal: bool,
-    backend: str,
-) -> tuple[Tensor, ...]:
-    inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
-    final = (final_s, final_z, final_shift, saved)
-    grads = _IMPLEMENTATIONS[backend][1](
-        gy, gs, gz, *inputs, *final, order=order, causal=causal
-    )
+def _backward(*args: Any) -> tuple[Tensor, ...]:
+    *tensors, order, causal, backend = args
+    grads = _IMPLEMENTATIONS[backend][1](*tensors, order=order, causal=causal)
     # A schema knows no optional results: an empty tensor stands for the gradient of no state.
-    return tuple(final_s.new_empty(0) if g is None else g for g in grads)
+    return tuple(tensors[-1].new_empty(0) if g is None else g for g in grads)
 
 
 @torch.library.register_fake("eattn::ea_series_backward", lib=_library)
-def _backward_fake(
-    gy: Tensor,
-    gs: Tensor | None,
-    gz: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    final_s: Tensor,
-    final_z: Tensor,
-    final_shift: Tensor,
-    saved: Tensor,
-    order: int,
-    causal: bool,
-    backend: str,
-) -> tuple[Tensor, ...]:
-    rows, D, _ = final_s.shape
+def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
+    _, _, _, q, k, v, _, _, s, _, _, final_s, *_ = args
+    rows, D, N = final_s.shape
+    like = final_s.dtype, final_s.device
     sums = [
-        final_s.new_empty(0)
-        if s is None
-        else empty_sums(rows, D, order, final_s.dtype, final_s.device)
-        for _ in range(2)
+        final_s.new_empty(0) if s is None else empty_sums(rows, D, N - 1, *like) for _ in range(2)
     ]
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *sums
 
 
-def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, key_mask, cu_seqlens, s, z, shift, order, causal, backend, save = inputs
     if not save:
         raise RuntimeError("eattn::ea_series was called with save=False, but a gradient is wanted")
@@ -312,7 +276,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.set_materialize_grads(False)
 
 
-def _series_gradient(ctx, gy, gs, gz, _gshift, _gsaved):  # type: ignore[no-untyped-def]
+def _series_gradient(ctx: Any, gy: Any, gs: Any, gz: Any, *_: Any) -> tuple[Any, ...]:
     q, k, v, key_mask, cu_seqlens, s, z, shift, *final = ctx.saved_tensors
     gy = torch.zeros_like(q) if gy is None else gy
     if gs is not None or gz is not None:
@@ -326,8 +290,10 @@ def _series_gradient(ctx, gy, gs, gz, _gshift, _gsaved):  # type: ignore[no-unty
     return dq, dk, dv, None, None, *of_state, None, None, None, None, None
 
 
-def _no_second_derivative(ctx, *grads):  # type: ignore[no-untyped-def]
-    raise NotImplementedError("ea_series has no second derivative: its backward is not differentiable")
+def _no_second_derivative(ctx: Any, *grads: Any) -> None:
+    raise NotImplementedError(
+        "ea_series has no second derivative: its backward is not differentiable"
+    )
 
 
 torch.library.register_autograd(

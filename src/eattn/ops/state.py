@@ -20,7 +20,7 @@ def decay(old: Tensor, new: Tensor) -> Tensor:
 
 
 class State(NamedTuple):
-    """s, z: [B, D, N] and shift: [B, D], in float32 or wider, whatever the length seen (Eq. 8, Eq. 9).
+    """s, z: [B, D, N] and shift: [B, D], float32 or wider, for any length seen (Eq. 8, Eq. 9).
 
     >>> state = State.zeros(2, 8, order=6)
     >>> state.order, state.nbytes
@@ -44,7 +44,10 @@ class State(NamedTuple):
         check_order(order)
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be float32 or float64, got {dtype}")
-        s, z = empty_sums(batch, dim, order, dtype, device), empty_sums(batch, dim, order, dtype, device)
+        s, z = (
+            empty_sums(batch, dim, order, dtype, device),
+            empty_sums(batch, dim, order, dtype, device),
+        )
         shift = torch.full((batch, dim), torch.inf, dtype=dtype, device=device)
         return State(s.zero_(), z.zero_(), shift)
 

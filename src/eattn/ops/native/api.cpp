@@ -2,11 +2,8 @@
 #include <cstddef>
 
 #include "args.h"
+#include "memory.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
@@ -61,20 +58,6 @@ bool forked = false;
 #if defined(__unix__) || defined(__APPLE__)
 const int registered = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 #endif
-
-// Fresh memory costs a page fault per page it touches; large pages make that 512 times rarer.
-void prefer_huge_pages(void *p, size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr size_t kWorthIt = 4 << 20;
-  if (!p || bytes < kWorthIt) return;
-  const size_t page = size_t(sysconf(_SC_PAGESIZE));
-  const size_t begin = (size_t(p) + page - 1) / page * page, end = (size_t(p) + bytes) / page * page;
-  madvise((void *)begin, end - begin, MADV_HUGEPAGE);  // advice: a refusal changes nothing
-#else
-  (void)p;
-  (void)bytes;
-#endif
-}
 
 size_t bytes_of(const EattnArgs &a, int64_t length) {
   const size_t size = a.io == EATTN_F64 ? 8 : a.io == EATTN_F32 ? 4 : 2;

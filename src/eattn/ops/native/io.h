@@ -61,20 +61,21 @@ template <> INLINE Bf16 narrow(Real x) { return {to_bf16(float(x))}; }
 template <> INLINE F16 narrow(Real x) { return {to_f16(float(x))}; }
 
 template <class T>
-void pack(Real *to, const T *from, int64_t sl, int64_t sd, int rows, int lanes) {
+INLINE void pack(Real *to, const T *from, int64_t sl, int64_t sd, int rows, int lanes) {
   for (int t = 0; t < rows; ++t, from += sl, to += kLanes) {
-    if (lanes == kLanes && sd == 1)
-      for (int i = 0; i < kLanes; ++i) to[i] = widen(from[i]);
+    if (sd == 1)
+      for (int i = 0; i < lanes; ++i) to[i] = widen(from[i]);
     else
-      for (int i = 0; i < kLanes; ++i) to[i] = i < lanes ? widen(from[i * sd]) : Real(0);
+      for (int i = 0; i < lanes; ++i) to[i] = widen(from[i * sd]);
+    for (int i = lanes; i < kLanes; ++i) to[i] = 0;
   }
 }
 
 template <class T>
-void unpack(T *to, int64_t sl, int64_t sd, const Real *from, int rows, int lanes) {
+INLINE void unpack(T *to, int64_t sl, int64_t sd, const Real *from, int rows, int lanes) {
   for (int t = 0; t < rows; ++t, to += sl, from += kLanes) {
-    if (lanes == kLanes && sd == 1)
-      for (int i = 0; i < kLanes; ++i) to[i] = narrow<T>(from[i]);
+    if (sd == 1)
+      for (int i = 0; i < lanes; ++i) to[i] = narrow<T>(from[i]);
     else
       for (int i = 0; i < lanes; ++i) to[i * sd] = narrow<T>(from[i]);
   }
@@ -104,14 +105,19 @@ struct Window {
 
 using Tile = Real[kTile * kLanes];
 
-// Out of line: they are rarely used and would be repeated in every kernel.
+// Out of line: they would be repeated in every kernel. A full block with no gaps is told apart, so
+// that the loops over its lanes become vectors.
 __attribute__((noinline)) void pack(Real *to, const Window &w) {
-  typed(w.io, w.x.data,
-        [&](auto *p) { pack(to, p + w.offset(), w.x.sl, w.x.sd, w.rows, w.lanes); });
+  typed(w.io, w.x.data, [&](auto *p) {
+    if (w.lanes == kLanes && w.x.sd == 1) pack(to, p + w.offset(), w.x.sl, 1, w.rows, kLanes);
+    else pack(to, p + w.offset(), w.x.sl, w.x.sd, w.rows, w.lanes);
+  });
 }
 __attribute__((noinline)) void unpack(const Real *from, const Window &w) {
-  typed(w.io, w.x.data,
-        [&](auto *p) { unpack(p + w.offset(), w.x.sl, w.x.sd, from, w.rows, w.lanes); });
+  typed(w.io, w.x.data, [&](auto *p) {
+    if (w.lanes == kLanes && w.x.sd == 1) unpack(p + w.offset(), w.x.sl, 1, from, w.rows, kLanes);
+    else unpack(p + w.offset(), w.x.sl, w.x.sd, from, w.rows, w.lanes);
+  });
 }
 
 // The rows of a tile. Copy it into a local before a loop: in an Input or Output, whose address is

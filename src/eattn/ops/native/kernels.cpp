@@ -5,33 +5,39 @@
 //
 // This file cuts the work: into (sequence, group of channel blocks) and, when those are too few for
 // the threads, along time. How it is cut never changes a bit of the result (see scan.h).
-#include <cstdlib>
-
+#include "memory.h"
 #include "tiles.h"
 
 namespace {
 
-// Scratch that is freed at the end of a task.
-template <class T> struct Scratch {
-  T *data;
-  explicit Scratch(int64_t n)
-      : data((T *)aligned_alloc(64, (size_t(n) * sizeof(T) + 127) / 64 * 64)) {}
-  ~Scratch() { free(data); }
-  Scratch(const Scratch &) = delete;
-  Scratch &operator=(const Scratch &) = delete;
-  T &operator[](int64_t i) { return data[i]; }
-};
-
-template <class F> void parallel(int64_t tasks, int threads, F task) {
+// Runs all tasks; the calling thread does `first` before it joins in.
+template <class First, class F> void parallel(int64_t tasks, int threads, First first, F task) {
   if (threads > tasks) threads = int(tasks);
 #ifdef _OPENMP
   if (threads > 1) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < tasks; ++i) task(i);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp master
+      first();
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = 0; i < tasks; ++i) task(i);
+    }
     return;
   }
 #endif
+  first();
   for (int64_t i = 0; i < tasks; ++i) task(i);
+}
+template <class F> void parallel(int64_t tasks, int threads, F task) {
+  parallel(tasks, threads, [] {}, task);
+}
+
+// Has the system provide fresh memory for an output that is to be overwritten: tokens [begin, end).
+// New pages are cheapest on the calling thread's core, where old ones were just freed.
+void touch(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t end) {
+  const int64_t size = io == EATTN_F64 ? 8 : io == EATTN_F32 ? 4 : 2;
+  volatile char *data = (char *)x.data + row * x.sb * size;
+  for (int64_t i = begin * x.sl * size; i < end * x.sl * size; i += int64_t(kPage)) data[i] = 0;
 }
 
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -67,6 +73,9 @@ struct Plan {
     return {begin, blocks * (i + 1) / groups - begin};
   }
   INLINE Group all() const { return {0, blocks}; }
+  // How many tokens' memory the calling thread sees to while the others work: about what takes
+  // it as long as them.
+  INLINE int64_t callers_share(int64_t length) const { return smaller(length, 2 * length / threads); }
 };
 
 template <class E> struct Series {
@@ -146,10 +155,12 @@ template <class E> struct Series {
           m = min(own, m);
         }
       }
-      parallel(ahead, plan.threads, [&](int64_t c) {
-        each(a, g, group, end(c), end(c + 1),
-             [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
-      });
+      parallel(
+          ahead, plan.threads, [&] { touch(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
+          [&](int64_t c) {
+            each(a, g, group, end(c), end(c + 1),
+                 [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
+          });
       for (int64_t run = 1; run < runs; ++run)
         for (int64_t i = 0; i < n; ++i) {
           B &to = b[run * n + i];
@@ -221,12 +232,22 @@ template <class E> struct Series {
       const int64_t chunks = ceil_div(g.lk, kChunk), runs = smaller(plan.threads, chunks);
       auto first = [&](int64_t run) { return chunks * run / runs; };
       auto end = [&](int64_t chunk) { return smaller(chunk * kChunk, g.lk); };
-      Scratch<Real> memory(3 * g.lk * n * kLanes);
-      const Adjoint between = adjoint(memory, g.lk, n);
+      // dk and dv hold the adjoints until they are overwritten, where they can: less to allocate.
+      const bool lend = a.io == kIoSame && a.D % kLanes == 0;
+      Scratch<Real> memory((lend ? 1 : 3) * g.lk * n * kLanes);
+      const int64_t offset = g.row * a.dk.sb + g.k * a.dk.sl;
+      const Adjoint between =
+          lend ? Adjoint{(Real *)a.dv.data + offset, memory.data, (Real *)a.dk.data + offset, a.D}
+               : adjoint(memory, g.lk, n);
       const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed ahead of time
       Scratch<B> sums(chunks * n + 1), b((runs + 1) * n);
 
-      parallel(chunks, plan.threads, [&](int64_t c) {
+      auto prepare = [&] {  // in the order, and ahead of, the tasks
+        for (int64_t t = 0; t < plan.callers_share(g.lk); t += kChunk)
+          for (const EattnView *x : {&a.dq, &a.dk, &a.dv})
+            touch(*x, a.io, g.row, g.k + t, g.k + smaller(t + kChunk, g.lk));
+      };
+      parallel(chunks, plan.threads, prepare, [&](int64_t c) {
         Scratch<B> forward(n);
         for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
           dq_span(a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,

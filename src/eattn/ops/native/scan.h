@@ -31,7 +31,8 @@ template <class Sums> INLINE void clear(Sums &a) {
   unroll<sizeof(a.s) / sizeof(V)>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
 }
 
-template <class E> struct Block {
+// Aligned so that no two blocks share a pair of cache lines: another thread may own the next one.
+template <class E> struct alignas(128) Block {
   typename E::Sums prefix, chunk;
   V prefix_shift, shift;  // of prefix; of chunk and of what comes next
 };
@@ -86,30 +87,35 @@ template <class Sums> INLINE void rescale(Sums &a, V f) {
   });
 }
 
+// For `walk` when nothing is read out.
+struct Nothing {};
+
 // Walk `rows` tokens of one block. `step(t, m, local, moved)` adds token t's term to `local`, after
 // calling moved(m') if the shift becomes m'; `read(t, m, base, local)` then reads out at t.
 // kBackwards walks from the last token to the first.
 template <class E, bool kBackwards, class Step, class Read>
 INLINE void walk(Block<E> &b, int rows, Step step, Read read) {
+  constexpr bool kReads = !std::is_same<Read, Nothing>::value;
   // What was summed before stays in memory, the tile's own sums in registers.
-  typename E::Sums before = weighted<E>(total(b)), local;
+  typename E::Sums before, local;
   typename E::Sums *base = &before;
+  if constexpr (kReads) before = weighted<E>(total(b));
   clear(local);
   const V start_shift = b.shift;
   V m = start_shift;
   auto moved = [&](V to) INLINE_LAMBDA {
-    if (any_differs(to, m)) {
+    if (__builtin_expect(any_differs(to, m), 0)) {
       const V f = decay(m, to);
-      rescale(*base, f);
+      if constexpr (kReads) rescale(*base, f);
       rescale(local, f);
       m = to;
     }
   };
   for (int i = 0; i < rows; ++i) {
     const int t = kBackwards ? rows - 1 - i : i;
-    base = opaque(base);
+    if constexpr (kReads) base = opaque(base);
     step(t, m, local, moved);
-    read(t, m, *base, local);
+    if constexpr (kReads) read(t, m, *base, local);
   }
   const V f = decay(start_shift, m);
   unroll<E::kTerms>([&](auto n) INLINE_LAMBDA {

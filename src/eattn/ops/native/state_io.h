@@ -4,6 +4,10 @@
 
 namespace {
 
+// Gradients are often small (of a mean over many tokens) and den often large: float has no exponent
+// left for gy q^n / den. So the backward's sums are kept times a power of two.
+constexpr Real kLift = kDouble ? 1 : Real(4294967296.0);
+
 template <class E> struct StateIo {
   using Sums = typename E::Sums;
   using B = Block<E>;
@@ -65,15 +69,15 @@ template <class E> struct StateIo {
     if (!c.a.gs) return;
     const Sums g = load_sums(c.a.gs, c.a.gz, c.g.index, c);
     for (int n = 0; n < N; ++n) {
-      b.prefix.z[n] = g.s[n] / E::c.value[n];
-      b.prefix.s[n] = -g.z[n] / E::c.value[n];
+      b.prefix.z[n] = g.s[n] * (kLift / E::c.value[n]);
+      b.prefix.s[n] = -g.z[n] * (kLift / E::c.value[n]);
     }
   }
   // ... and end as the gradient of the initial one.
   static void finish_reverse(const Channels &c, const B &b) {
     if (!c.a.ds) return;
     Sums t = weighted<E>(total(b)), g;
-    rescale(t, decay(b.shift, load_shift(c.a.m0, c)));
+    rescale(t, decay(b.shift, load_shift(c.a.m0, c)) * (1 / kLift));
     for (int n = 0; n < N; ++n) {
       g.s[n] = t.z[n];
       g.z[n] = -t.s[n];

@@ -4,7 +4,7 @@
 
 namespace {
 
-// What the reverse walk needs of each token: a = gy / den (less the reading's scale), m and y.
+// What the reverse walk needs of each token: a = kLift gy / den (less the reading's scale), m and y.
 struct Adjoint {
   Real *a, *m, *y;
   int64_t stride;
@@ -22,13 +22,16 @@ template <class E> struct Tiles {
   // operations, and on its own the chains of several tokens overlap.
   struct Weights {
     V m[kTile], w[kTile];
+    bool moves;  // whether the shift falls somewhere in the tile
     INLINE Weights(const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
+      const V before = shift;
       for (int t = 0; t < rows; ++t) {
         const V x = k[t];
         if (!mask || mask[t]) shift = min(abs(x), shift);
         m[t] = shift;
         w[t] = weight(x, shift);
       }
+      moves = any_differs(shift, before);
     }
   };
 
@@ -39,7 +42,7 @@ template <class E> struct Tiles {
     const Weights &weights;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       if (mask && !mask[t]) return;
-      moved(weights.m[t]);
+      if (weights.moves) moved(weights.m[t]);
       E::add(local, k[t], weights.w[t], v[t]);
     }
   };
@@ -55,15 +58,11 @@ template <class E> struct Tiles {
     }
   };
 
-  struct Nothing {
-    INLINE void operator()(int, const V &, const Sums &, const Sums &) const {}
-  };
-
   // y = num / den (Eq. 16); a row that attends to nothing gives 0.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
   static INLINE V query_gradient(const Reading &o, V y, V a) {
-    return a * o.r * fma(-y, o.dz, o.ds);
+    return a * o.r * fma(-y, o.dz, o.ds) * (1 / kLift);
   }
 
   struct KeyGradient {
@@ -72,7 +71,7 @@ template <class E> struct Tiles {
   static INLINE KeyGradient key_gradient(const Reading &o, V k, V v, V m) {
     const V w = weight(k, m);
     const V direct = fma(v, o.dz, -o.ds), through_w = fma(v, o.z, -o.s);
-    const V dk = w * fma(-2 * k, through_w, direct), dv = w * o.z;
+    const V u = w * (1 / kLift), dk = u * fma(-2 * k, through_w, direct), dv = u * o.z;
     // A key too far to weigh anything may have powers too large to multiply by 0.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
   }
@@ -128,7 +127,7 @@ template <class E> struct Tiles {
     walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = E::template read<true, true>(q[i], base, local);
-                     const V y = quotient(o.s, o.z), a = quotient(gy[i], o.z);
+                     const V y = quotient(o.s, o.z), a = quotient(gy[i] * kLift, o.z);
                      dq.put(i, query_gradient(o, y, a));
                      store(to.a + i * to.stride, a);
                      store(to.m + i * to.stride, m);
@@ -143,7 +142,11 @@ template <class E> struct Tiles {
 
   static void causal_dkdv(const Spot &at, B &b, Adjoint from) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
+    // Rows that are still being read, because dk and dv hold the adjoints, must not leave the cache.
+    const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
+    const bool lent = from.a == (Real *)wv.x.data + wv.offset();
+    const int64_t bytes = lent ? 0 : at.key_bytes();
+    Output dks(wk, bytes), dvs(wv, bytes);
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
@@ -168,7 +171,7 @@ template <class E> struct Tiles {
         b, at.rows,
         [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
           const Reading o = E::template read<true, true>(q[i], base);
-          const V y = quotient(o.s, o.z), a = quotient(gy[i], o.z);
+          const V y = quotient(o.s, o.z), a = quotient(gy[i] * kLift, o.z);
           dq.put(i, query_gradient(o, y, a));
           E::add_scaled(local, q[i], a, y);
         },
