@@ -32,12 +32,11 @@ template <class F> void parallel(int64_t tasks, int threads, F task) {
   parallel(tasks, threads, [] {}, task);
 }
 
-// Has the system provide fresh memory for an output that is to be overwritten: tokens [begin, end).
-// New pages are cheapest on the calling thread's core, where old ones were just freed.
-void touch(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t end) {
+// Has the system provide fresh memory for an output: tokens [begin, end). New pages are cheapest on
+// the calling thread's core, where old ones were just freed.
+void prepare(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t end) {
   const int64_t size = io == EATTN_F64 ? 8 : io == EATTN_F32 ? 4 : 2;
-  volatile char *data = (char *)x.data + row * x.sb * size;
-  for (int64_t i = begin * x.sl * size; i < end * x.sl * size; i += int64_t(kPage)) data[i] = 0;
+  populate((char *)x.data + (row * x.sb + begin * x.sl) * size, size_t((end - begin) * x.sl * size));
 }
 
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -156,7 +155,7 @@ template <class E> struct Series {
         }
       }
       parallel(
-          ahead, plan.threads, [&] { touch(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
+          ahead, plan.threads, [&] { prepare(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
           [&](int64_t c) {
             each(a, g, group, end(c), end(c + 1),
                  [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
@@ -242,12 +241,13 @@ template <class E> struct Series {
       const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed ahead of time
       Scratch<B> sums(chunks * n + 1), b((runs + 1) * n);
 
-      auto prepare = [&] {  // in the order, and ahead of, the tasks
-        for (int64_t t = 0; t < plan.callers_share(g.lk); t += kChunk)
+      auto ahead_of_tasks = [&] {
+        constexpr int64_t kStep = 32 * kChunk;
+        for (int64_t t = 0; t < plan.callers_share(g.lk); t += kStep)
           for (const EattnView *x : {&a.dq, &a.dk, &a.dv})
-            touch(*x, a.io, g.row, g.k + t, g.k + smaller(t + kChunk, g.lk));
+            prepare(*x, a.io, g.row, g.k + t, g.k + smaller(t + kStep, g.lk));
       };
-      parallel(chunks, plan.threads, prepare, [&](int64_t c) {
+      parallel(chunks, plan.threads, ahead_of_tasks, [&](int64_t c) {
         Scratch<B> forward(n);
         for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
           dq_span(a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,

@@ -9,16 +9,32 @@
 
 namespace {
 
-constexpr size_t kPage = 4096;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+// Advice on the whole pages of [p, p + bytes); a refusal changes nothing.
+inline void advise(void *p, size_t bytes, int advice) {
+  constexpr size_t kLargest = 1 << 16;  // no base page is larger
+  const size_t begin = (size_t(p) + kLargest - 1) / kLargest * kLargest;
+  const size_t end = (size_t(p) + bytes) / kLargest * kLargest;
+  if (begin < end) madvise((void *)begin, end - begin, advice);
+}
+#endif
 
 // A page fault is taken for every page first written; huge pages make that 512 times rarer.
 inline void prefer_huge_pages(void *p, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr size_t kWorthIt = 4 << 20, kLargest = 1 << 16;  // no base page is larger than that
-  if (!p || bytes < kWorthIt) return;
-  const size_t begin = (size_t(p) + kLargest - 1) / kLargest * kLargest;
-  const size_t end = (size_t(p) + bytes) / kLargest * kLargest;
-  madvise((void *)begin, end - begin, MADV_HUGEPAGE);  // advice: a refusal changes nothing
+  constexpr size_t kWorthIt = 4 << 20;
+  if (bytes >= kWorthIt) advise(p, bytes, MADV_HUGEPAGE);
+#else
+  (void)p;
+  (void)bytes;
+#endif
+}
+
+// Takes the page faults of memory that is to be written, now and on this thread. Others may be
+// writing there already: nothing is changed. Does nothing on systems that have no such call.
+inline void populate(void *p, size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_WRITE)
+  advise(p, bytes, MADV_POPULATE_WRITE);
 #else
   (void)p;
   (void)bytes;
