@@ -1,4 +1,4 @@
-"""EA-series in plain PyTorch: O(LD) memory, O(NLD) time, any device, exportable.
+"""EA-series in plain PyTorch: O(LD) memory, O(NLD) time, any device.
 
 L tokens are cut into C chunks of T and laid out [T, B, C, D]. All chunks walk their tokens side by
 side: once for the totals of the chunks, then, as soon as what precedes each chunk is known, again
@@ -12,7 +12,6 @@ where a_i = gy_i / den_i, and reads at k.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,15 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
-TILE = 64  # T of an exported program, which cannot choose it by L
-REACH = 14  # how often it doubles its reach over chunks: enough for L = 2^14 * TILE = 2^20
+from eattn.ops.expansion import Pair, Taylor, far
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 Token = Callable[[int], tuple[Tensor, Tensor, Tensor]]  # step -> x, first, weights of its chain
-Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, B, C, D], overwritten by the next
 Emit = Callable[[int, Pair], None]
 
 
@@ -50,8 +46,6 @@ def forward(
     if cu_seqlens is not None:
         tokens, rows = (q, k, v, key_mask), (s, z, shift)
         return _packed_forward(cu_seqlens, tokens, rows, order=order, causal=causal)
-    if torch.compiler.is_exporting():
-        return _exported((q, k, v, key_mask, s, z, shift), order, causal)
     call = _Call((q, k, v, key_mask, s, z, shift), order, causal)
     y, y_at = _output(q, call.q)
 
@@ -60,7 +54,7 @@ def forward(
         y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; nothing to attend to: 0
 
     sums = call.forward_scan(emit)
-    return y[:, : q.shape[1]].contiguous(), *_state(sums, call.last), sums.new_empty(0)
+    return y[:, : q.shape[1]].contiguous(), *as_state(sums, call.last), sums.new_empty(0)
 
 
 def backward(
@@ -125,56 +119,15 @@ def backward(
     return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz
 
 
-class _Taylor:
-    """The expansion, e^(2qk) = sum_n c_n q^n k^n (Eq. 4). The scan knows no more of it than this.
-
-    Either side of the kernel is a chain first * x^n. For k it starts at the weight relative to the
-    shift. For q it starts at max(1, |q|)^-order, which cancels between num and den and keeps what
-    is read with it from overflow; the cap keeps den from underflow in turn.
-    """
-
-    def __init__(self, order: int, dtype: torch.dtype) -> None:
-        self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
-        self.order = order
-        self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
-
-    def query(self, q: Tensor) -> Tensor:
-        return q.abs().clamp_(1.0, self.cap).pow_(-self.order)
-
-    def decay(self, old: Tensor, new: Tensor) -> Tensor:
-        """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
-        return (old - new).abs_().mul_(old + new).mul_(-LOG2E).exp2_()
-
-    def terms(self, x: Tensor, first: Tensor) -> Iterator[Tensor]:
-        """first * x^n, n = 0..order (Eq. 10, Eq. 11), each overwritten by the next."""
-        f = first.clone()
-        yield f
-        for _ in range(self.order):
-            yield f.mul_(x)
-
-    def read(
-        self, x: Tensor, first: Tensor, pair: Pair, *, slope: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """sum_n c_n first x^n pair(n), and if asked for its derivative in x: [2, B, C, D] each."""
-        f, value = first.clone(), first * pair(0)
-        derivative = torch.zeros_like(value) if slope else value
-        for n in range(1, self.order + 1):
-            sums = pair(n)
-            if slope:
-                derivative.addcmul_(f, sums, value=n * self.c[n])
-            value.addcmul_(f.mul_(x), sums, value=self.c[n])
-        return value, derivative
-
-
 class _Call:
     """One call cut into chunks, and the two scans over it."""
 
     def __init__(self, inputs: Inputs, order: int, causal: bool) -> None:
         q, k, v, key_mask, *state = inputs
         L, T = k.shape[1], _steps(k.shape[1])
-        self.start, self.shift = _start(k, order, *state)
+        self.start, self.shift = initial_sums(k, order, *state)
         self.dtype = self.start.dtype
-        self.kernel = _Taylor(order, self.dtype)
+        self.kernel = Taylor(order, self.dtype)
         self.causal = causal and L > 0
         self.hidden: Tensor | None = None
         if key_mask is not None:
@@ -194,7 +147,7 @@ class _Call:
         for t in range(T):
             size = self.k[t].to(self.dtype).abs()
             if self.hidden is not None:
-                size.masked_fill_(self.hidden[t], _far(self.dtype))
+                size.masked_fill_(self.hidden[t], far(self.dtype))
             old = torch.minimum(size, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
@@ -246,12 +199,12 @@ class _Call:
         """Gradient of the initial state: the reverse sums at the first key, moved to its shift."""
         first = self.m[0][:, :1]
         c = sums.new_tensor(self.kernel.c).view(-1, 1, 1, 1, 1)
-        dz, ds, _ = _state(sums * c * (self.kernel.decay(first, self.shift) / scale), first)
+        dz, ds, _ = as_state(sums * c * (self.kernel.decay(first, self.shift) / scale), first)
         return ds, dz.neg_()
 
 
 def _scan(
-    kernel: _Taylor, steps: range, token: Token, emit: Emit, m: Tensor, start: Tensor, shift: Tensor
+    kernel: Taylor, steps: range, token: Token, emit: Emit, m: Tensor, start: Tensor, shift: Tensor
 ) -> Tensor:
     """Running sums from `start` at `shift` along the path m [T, B, C, D], in the order of `steps`.
 
@@ -282,7 +235,7 @@ def _scan(
 
 
 def _total(
-    kernel: _Taylor, steps: range, token: Token, emit: Emit, start: Tensor, C: int, readers: int
+    kernel: Taylor, steps: range, token: Token, emit: Emit, start: Tensor, C: int, readers: int
 ) -> Tensor:
     """The sums over all tokens, added to `start`; every one of `readers` steps is shown them."""
     sums = start.new_zeros(*start.shape[:3], C, start.shape[4])
@@ -293,7 +246,7 @@ def _total(
 
 
 def _walk(
-    kernel: _Taylor,
+    kernel: Taylor,
     steps: range,
     token: Token,
     sums: Tensor,
@@ -317,86 +270,7 @@ def _walk(
     return sums
 
 
-def _exported(inputs: Inputs, order: int, causal: bool) -> Outputs:
-    """The forward for torch.export, where L is a symbol and no loop may depend on it."""
-    q, k, v, key_mask, *state = inputs
-    start, shift = _start(k, order, *state)
-    kernel = _Taylor(order, start.dtype)
-    hidden = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
-    if key_mask is not None:
-        hidden = ~key_mask.unsqueeze(-1)
-        k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
-    q, k, v = (x.to(start.dtype) for x in (q, k, v))
-    scan = _exported_scan if causal else _exported_total
-    (num, den), sums, last = scan(kernel, q, k, v, hidden, start, shift)
-    y = (num / den).masked_fill(den == 0, 0).to(inputs[0].dtype)
-    return y, *_state(sums, last), sums.new_empty(0)
-
-
-def _exported_total(
-    kernel: _Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    size = k.abs().masked_fill(hidden, _far(k.dtype))
-    last = torch.minimum(size.amin(1, keepdim=True), shift)
-    w = kernel.decay(k.abs(), last).masked_fill(hidden, 0)
-    sums = [torch.stack([f * v, f]).sum(2, keepdim=True) for f in kernel.terms(k, w)]
-    total = torch.stack(sums) + start * kernel.decay(shift, last)
-    return kernel.read(q, kernel.query(q), total.__getitem__)[0], total, last
-
-
-def _exported_scan(
-    kernel: _Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Doublings in place of loops: after r of them a position holds the sum of its last 2^r.
-
-    First over the TILE tokens of a chunk, [B, C, T, D], then over chunks, `start` before the first.
-    """
-    L, C = k.shape[1], k.shape[1] // TILE + 2  # not 0 or 1, which torch.export takes for constants
-    token, chunk = torch.arange(TILE, device=k.device), torch.arange(C + 1, device=k.device)
-    position = chunk[1:].unsqueeze(1) * TILE + token - TILE
-    q, k, v, hidden = (x[:, position.clamp(max=L - 1)] for x in (q, k, v, hidden))
-    hidden = hidden | (position >= L).unsqueeze(-1)
-
-    tokens, chunks = _reaches(token, TILE.bit_length() - 1), _reaches(chunk, REACH)
-    m = k.abs().masked_fill(hidden, _far(k.dtype))
-    for earlier, _ in tokens:
-        m = torch.minimum(m, m.index_select(2, earlier))
-    ends = torch.cat([shift, m[:, :, -1]], 1)
-    for earlier, _ in chunks:
-        ends = torch.minimum(ends, ends.index_select(1, earlier))
-    before = ends[:, :-1].unsqueeze(2)
-    m = torch.minimum(m, before)
-    inner = [(i, kernel.decay(m.index_select(2, i), m) * any_) for i, any_ in tokens]
-    outer = [(i, kernel.decay(ends.index_select(1, i), ends) * any_) for i, any_ in chunks]
-    terms, sums = kernel.terms(k, kernel.decay(k.abs(), m).masked_fill(hidden, 0)), []
-
-    def pair(n: int) -> Tensor:
-        f = next(terms)
-        x = torch.stack([f * v, f])
-        for earlier, decay in inner:
-            x = x + x.index_select(3, earlier) * decay
-        total = torch.cat([start[n], x[:, :, :, -1]], 2)
-        for earlier, decay in outer:
-            total = total + total.index_select(2, earlier) * decay
-        sums.append(total[:, :, -1:])
-        return x + total[:, :, :-1].unsqueeze(3) * kernel.decay(before, m)
-
-    i = torch.arange(L, device=k.device)
-    value = kernel.read(q, kernel.query(q), pair)[0][:, :, i // TILE, i % TILE]
-    return value, torch.stack(sums), ends[:, -1:]
-
-
-def _reaches(here: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
-    """For 1, 2, 4, ... positions before `here`: which that is, the first at least; if it exists."""
-    return [((here - (1 << r)).clamp(min=0), (here >= 1 << r).unsqueeze(-1)) for r in range(count)]
-
-
-def _far(dtype: torch.dtype) -> float:
-    """Stands for the infinite shift of no keys in here, where inf - inf would be NaN."""
-    return math.sqrt(torch.finfo(dtype).max) / 4
-
-
-def _start(
+def initial_sums(
     k: Tensor, order: int, s: Tensor | None, z: Tensor | None, shift: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the dtype to compute in."""
@@ -405,16 +279,16 @@ def _start(
     dtype = torch.float64 if wide else torch.float32
     if s is None or z is None or shift is None:
         sums = k.new_zeros(order + 1, 2, B, 1, D, dtype=dtype)
-        return sums, k.new_full((B, 1, D), _far(dtype), dtype=dtype)
+        return sums, k.new_full((B, 1, D), far(dtype), dtype=dtype)
     sums = torch.stack([s, z]).to(dtype).permute(3, 0, 1, 2).unsqueeze(3)
-    return sums, shift.to(dtype).unsqueeze(1).clamp(max=_far(dtype))
+    return sums, shift.to(dtype).unsqueeze(1).clamp(max=far(dtype))
 
 
-def _state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def as_state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sums [N, 2, B, 1, D] as s and z, [B, D, N] over memory [B, N, D], and the shift [B, D]."""
     s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))
     shift = last.squeeze(1)
-    shift = shift.masked_fill(shift >= _far(shift.dtype), torch.inf)
+    shift = shift.masked_fill(shift >= far(shift.dtype), torch.inf)
     dense = torch.contiguous_format
     return s.clone(memory_format=dense).mT, z.clone(memory_format=dense).mT, shift
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from eattn.ops import reference
 from eattn.ops.checks import check_qkv
+from eattn.ops.expansion import LOG2E
+from eattn.ops.exported import exporting
 
-LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
 BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
 
 Block = tuple[slice, slice, slice, bool, Tensor, Tensor]
@@ -34,7 +35,7 @@ def ea(
     torch.Size([2, 100, 8])
     """
     q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    if torch.compiler.is_exporting():  # L is a symbol there: no blocks, and memory is O(LLD)
+    if exporting():  # L is a symbol there: no blocks, and memory is O(LLD)
         wide = torch.promote_types(q.dtype, torch.float32)
         y = reference.ea(q.to(wide), k.to(wide), v.to(wide), causal=causal, key_mask=key_mask)
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from eattn.ops import eager, native
+from eattn.ops import eager, exported, native
 from eattn.ops.checks import check_cu_seqlens, check_qkv, check_state, check_step
 from eattn.ops.state import State, check_order, empty_sums
 
@@ -182,19 +182,18 @@ def _apply(
         x is not None and x.requires_grad for x in (q, k, v, s, z)
     )
     inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
-    if _exporting():
+    if exported.exporting():
+        if cu_seqlens is not None:
+            raise ValueError("cu_seqlens cannot be exported: export padded sequences with key_mask")
         # An exported program must be made of plain operators.
-        y, *after, _ = eager.forward(*inputs, order=order, causal=causal, save=False)
+        padded = (q, k, v, key_mask, s, z, shift)
+        y, *after, _ = exported.forward(padded, order=order, causal=causal)
     elif save or _watched(q):
         y, *after, _ = torch.ops.eattn.ea_series(*inputs, order, causal, backend, save)
     else:
         # Straight to the kernel: a decoding step would spend longer in the dispatcher than in it.
         y, *after, _ = _IMPLEMENTATIONS[backend][0](*inputs, order=order, causal=causal, save=False)
     return y, State(*after)
-
-
-def _exporting() -> bool:
-    return torch.compiler.is_exporting()
 
 
 def _watched(q: Tensor) -> bool:

@@ -1,0 +1,93 @@
+"""EA-series for torch.export: plain operators, and no loop that depends on L, which is a symbol.
+
+Doublings take the place of loops: after r of them a position holds the sum of its last 2^r.
+"""
+
+import torch
+from torch import Tensor
+
+from eattn.ops.eager import Inputs, Outputs, as_state, initial_sums
+from eattn.ops.expansion import Taylor, far
+
+TILE = 64  # tokens summed at once
+REACH = 14  # doublings over tiles: enough for L = 2^14 * TILE = 2^20
+
+
+def exporting() -> bool:
+    """Whether torch.export is tracing; before torch 2.7 there is no telling."""
+    known = getattr(torch.compiler, "is_exporting", None)
+    return known is not None and known()
+
+
+def forward(inputs: Inputs, *, order: int, causal: bool) -> Outputs:
+    """As `eager.forward`, without packed sequences."""
+    q, k, v, key_mask, *state = inputs
+    start, shift = initial_sums(k, order, *state)
+    kernel = Taylor(order, start.dtype)
+    hidden = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
+    if key_mask is not None:
+        hidden = ~key_mask.unsqueeze(-1)
+        k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
+    q, k, v = (x.to(start.dtype) for x in (q, k, v))
+    scan = _scan if causal else _total
+    (num, den), sums, last = scan(kernel, q, k, v, hidden, start, shift)
+    y = (num / den).masked_fill(den == 0, 0).to(inputs[0].dtype)
+    return y, *as_state(sums, last), sums.new_empty(0)
+
+
+def _total(
+    kernel: Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    size = k.abs().masked_fill(hidden, far(k.dtype))
+    last = torch.minimum(size.amin(1, keepdim=True), shift)
+    w = kernel.decay(k.abs(), last).masked_fill(hidden, 0)
+    sums = [torch.stack([f * v, f]).sum(2, keepdim=True) for f in kernel.terms(k, w)]
+    total = torch.stack(sums) + start * kernel.decay(shift, last)
+    return kernel.read(q, kernel.query(q), total.__getitem__)[0], total, last
+
+
+def _scan(
+    kernel: Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Doublings in place of loops: after r of them a position holds the sum of its last 2^r.
+
+    First over the TILE tokens of a chunk, [B, C, T, D], then over chunks, `start` before the first.
+    """
+    L, C = k.shape[1], k.shape[1] // TILE + 2  # not 0 or 1, which torch.export takes for constants
+    token, chunk = torch.arange(TILE, device=k.device), torch.arange(C + 1, device=k.device)
+    position = chunk[1:].unsqueeze(1) * TILE + token - TILE
+    q, k, v, hidden = (x[:, position.clamp(max=L - 1)] for x in (q, k, v, hidden))
+    hidden = hidden | (position >= L).unsqueeze(-1)
+
+    tokens, chunks = _reaches(token, TILE.bit_length() - 1), _reaches(chunk, REACH)
+    m = k.abs().masked_fill(hidden, far(k.dtype))
+    for earlier, _ in tokens:
+        m = torch.minimum(m, m.index_select(2, earlier))
+    ends = torch.cat([shift, m[:, :, -1]], 1)
+    for earlier, _ in chunks:
+        ends = torch.minimum(ends, ends.index_select(1, earlier))
+    before = ends[:, :-1].unsqueeze(2)
+    m = torch.minimum(m, before)
+    inner = [(i, kernel.decay(m.index_select(2, i), m) * any_) for i, any_ in tokens]
+    outer = [(i, kernel.decay(ends.index_select(1, i), ends) * any_) for i, any_ in chunks]
+    terms, sums = kernel.terms(k, kernel.decay(k.abs(), m).masked_fill(hidden, 0)), []
+
+    def pair(n: int) -> Tensor:
+        f = next(terms)
+        x = torch.stack([f * v, f])
+        for earlier, decay in inner:
+            x = x + x.index_select(3, earlier) * decay
+        total = torch.cat([start[n], x[:, :, :, -1]], 2)
+        for earlier, decay in outer:
+            total = total + total.index_select(2, earlier) * decay
+        sums.append(total[:, :, -1:])
+        return x + total[:, :, :-1].unsqueeze(3) * kernel.decay(before, m)
+
+    i = torch.arange(L, device=k.device)
+    value = kernel.read(q, kernel.query(q), pair)[0][:, :, i // TILE, i % TILE]
+    return value, torch.stack(sums), ends[:, -1:]
+
+
+def _reaches(here: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
+    """For 1, 2, 4, ... positions before `here`: which that is, the first at least; if it exists."""
+    return [((here - (1 << r)).clamp(min=0), (here >= 1 << r).unsqueeze(-1)) for r in range(count)]
