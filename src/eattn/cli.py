@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in args  # also after the command, where people remember it
     args = [arg for arg in args if arg != "--debug"] or ["--help"]
     try:
-        return app(args, prog_name="eattn", standalone_mode=False) or 0
+        code = app(args, prog_name="eattn", standalone_mode=False) or 0
+        return _fail("interrupted", code=130) if code == 130 else code  # typer took the Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", code=130)
     except Exception as error:

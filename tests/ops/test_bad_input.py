@@ -81,7 +81,7 @@ CALLS = {
     "cu_seqlens of floats": (
         lambda: ea_series(ONE, ONE, ONE, cu_seqlens=torch.tensor([0.0, 5.0])),
         TypeError,
-        "cu_seqlens must be an int32 tensor",
+        "cu_seqlens must be an int32 or int64 tensor",
     ),
     "cu_seqlens of rank 2": (
         lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 5)[None]),
@@ -152,6 +152,27 @@ CALLS = {
         lambda: accumulate(X, x(2, 4, 3)),
         ValueError,
         "v must have k's shape",
+    ),
+    "accumulate of a matrix": (lambda: accumulate(X[0], X), ValueError, "k must be [B, L, D]"),
+    "causal as a word": (
+        lambda: ea_series(X, X, X, causal="no"),
+        TypeError,
+        "causal must be a bool",
+    ),
+    "a state of odd order": (
+        lambda: ea_series_step(x(2, 3), x(2, 3), x(2, 3), State(x(2, 3, 4), x(2, 3, 4), x(2, 3))),
+        ValueError,
+        "order must be even",
+    ),
+    "a state of nothing": (
+        lambda: readout(X, State(None, None, None)),
+        TypeError,
+        "state must hold tensors",
+    ),
+    "merge with nothing": (
+        lambda: State.merge(State.zeros(2, 3), None),
+        TypeError,
+        "b must be an eattn.State",
     ),
     "readout of another width": (
         lambda: readout(x(2, 5, 4), State.zeros(2, 3)),

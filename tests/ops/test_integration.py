@@ -215,6 +215,7 @@ whole = torch.autograd.grad(layer(x).square().sum() / 2, layer.qkv.weight)[0]
 model = torch.nn.parallel.DistributedDataParallel(layer)
 model(x[rank : rank + 1]).square().sum().backward()
 torch.testing.assert_close(layer.qkv.weight.grad, whole, rtol=1e-4, atol=1e-5)
+dist.barrier()  # nobody leaves while another still talks
 dist.destroy_process_group()
 """
 
@@ -280,3 +281,35 @@ def _earlier(batch: int) -> State:
     from eattn import accumulate
 
     return accumulate(*(draw(batch, 6, 5, seed=i) for i in range(2)), order=4)
+
+
+def test_a_lazily_negated_view_keeps_its_sign():
+    x = torch.randn(1, 8, 4)
+    k = torch.fft.fft(x, dim=1).conj().imag
+    assert k.is_neg()
+    assert torch.equal(ea_series(x, k, x, causal=True), ea_series(x, k.clone(), x, causal=True))
+
+
+def test_compiled_calls_still_refuse_bad_offsets():
+    q = torch.randn(1, 8, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, cu: ea_series(q, q, q, causal=True, cu_seqlens=cu))
+    with pytest.raises(ValueError, match="cu_seqlens must run from 0 to L = 8"):
+        compiled(q, torch.tensor([0, 100_000_000], dtype=torch.int32))
+
+
+def test_forward_mode_gradients_are_refused_not_dropped():
+    q = torch.randn(1, 8, 4)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        for op in (ea, ea_series):
+            with pytest.raises(NotImplementedError, match="forward-mode"):
+                op(dual, q, q, causal=True)
+
+
+def test_the_shift_of_a_state_takes_no_gradient():
+    q = torch.randn(1, 8, 4)
+    _, state = ea_series(q, q, q, causal=True, return_state=True)
+    state = State(state.s, state.z, state.shift.requires_grad_())
+    y = ea_series(q, q, q, causal=True, state=state)
+    assert not y.requires_grad

@@ -4,17 +4,26 @@ import itertools
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from eattn.ops.state import State
+from eattn.ops.state import State, check_order
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def check_qkv(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_mask: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    key_mask: Tensor | None,
+    names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q [B, Lq, D], k and v [B, Lk, D], in one float dtype: mixed ones are promoted."""
-    q, k, v = _one_dtype(q, k, v, "[B, L, D]")
+    if causal is not True and causal is not False:
+        raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
+    q, k, v = _one_dtype(q, k, v, "[B, L, D]", names)
     B, Lk, D = k.shape
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {_size(k)}, got {_size(v)}")
@@ -33,7 +42,7 @@ def check_qkv(
 
 def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v [B, D] of one token, in one float dtype."""
-    q, k, v = _one_dtype(q, k, v, "[B, D]")
+    q, k, v = _one_dtype(q, k, v, "[B, D]", ("q", "k", "v"))
     for name, x in (("k", k), ("v", v)):
         if x.shape != q.shape:
             raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
@@ -43,7 +52,7 @@ def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
     """Offsets 0 <= ... <= L of sequences packed along L, with B = 1. Returns how many they are."""
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"cu_seqlens must be an int32 tensor, got {_kind(cu_seqlens)}")
+        raise TypeError(f"cu_seqlens must be an int32 or int64 tensor, got {_kind(cu_seqlens)}")
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
         raise ValueError(f"cu_seqlens must be [n + 1] with n >= 1, got shape {_size(cu_seqlens)}")
     if q.shape[0] != 1:
@@ -56,16 +65,23 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
         )
     if cu_seqlens.device != q.device:
         raise ValueError(f"cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}")
-    # The values: not while tracing, where there are none, nor at the price of a GPU's sync.
-    if q.device.type == "cpu" and not torch.compiler.is_compiling():
-        offsets = cu_seqlens.tolist()
-        if offsets[0] != 0 or offsets[-1] != q.shape[1]:
-            raise ValueError(
-                f"cu_seqlens must run from 0 to L = {q.shape[1]}, got {offsets[0]} to {offsets[-1]}"
-            )
-        if any(a > b for a, b in itertools.pairwise(offsets)):
-            raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
+    # While tracing there are no values; the op itself looks at them again.
+    if not torch.compiler.is_compiling():
+        check_offsets(cu_seqlens, q.shape[1])
     return cu_seqlens.shape[0] - 1
+
+
+def check_offsets(cu_seqlens: Tensor, L: int) -> None:
+    """That the values run from 0 to L; not on a GPU, at the price of a sync."""
+    if cu_seqlens.device.type != "cpu":
+        return
+    offsets = cu_seqlens.tolist()
+    if offsets[0] != 0 or offsets[-1] != L:
+        raise ValueError(
+            f"cu_seqlens must run from 0 to L = {L}, got {offsets[0]} to {offsets[-1]}"
+        )
+    if any(a > b for a, b in itertools.pairwise(offsets)):
+        raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
 
 
 def check_state(state: State, rows: int, q: Tensor, order: int | None = None) -> None:
@@ -73,7 +89,11 @@ def check_state(state: State, rows: int, q: Tensor, order: int | None = None) ->
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
     s, z, shift = state
+    for x in state:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"state must hold tensors, got {type(x).__name__}")
     order = state.order if order is None else order
+    check_order(order)
     want = (rows, q.shape[-1], order + 1)
     if s.dim() == 3 and s.shape[2] != want[2]:
         raise ValueError(f"state must be of order {order}, got order {s.shape[2] - 1}")
@@ -88,19 +108,28 @@ def check_state(state: State, rows: int, q: Tensor, order: int | None = None) ->
         raise ValueError(f"state must be on {q.device} like q, got {s.device}")
 
 
-def _one_dtype(q: Tensor, k: Tensor, v: Tensor, shape: str) -> tuple[Tensor, Tensor, Tensor]:
+def _one_dtype(
+    q: Tensor, k: Tensor, v: Tensor, shape: str, names: tuple[str, str, str]
+) -> tuple[Tensor, Tensor, Tensor]:
     dim = shape.count(",") + 1
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in zip(names, (q, k, v), strict=True):
         if not isinstance(x, Tensor) or x.dtype not in FLOATS:
             raise TypeError(f"{name} must be a floating-point tensor, got {_kind(x)}")
         if x.dim() != dim:
             raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
         if x.device != q.device:
             raise ValueError(f"{name} must be on {q.device} like q, got {x.device}")
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        _refuse_tangents(q, k, v)
     if not q.dtype == k.dtype == v.dtype:
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v
+
+
+def _refuse_tangents(*inputs: Tensor) -> None:
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
+        raise NotImplementedError("there is no forward-mode derivative: use backward()")
 
 
 def _check_mask(key_mask: Tensor, k: Tensor) -> None:

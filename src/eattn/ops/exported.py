@@ -10,7 +10,7 @@ from eattn.ops.eager import Inputs, Outputs, as_state, initial_sums
 from eattn.ops.expansion import Taylor, far
 
 TILE = 64  # tokens summed at once
-REACH = 14  # doublings over tiles: enough for L = 2^14 * TILE = 2^20
+REACH = 20  # doublings over tiles: enough for L = 2^20 * TILE = 2^26
 
 
 def exporting() -> bool:

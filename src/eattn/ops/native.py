@@ -28,9 +28,10 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         return None, "the kernels were not compiled when eattn was installed (no C++ compiler?)"
     try:
         library = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:
+        abi = library.eattn_abi()
+    except (OSError, AttributeError) as error:
         return None, f"the compiled kernels cannot be loaded: {error}"
-    if library.eattn_abi() != ABI:
+    if abi != ABI:
         return None, "the compiled kernels are of another version: install eattn again"
     library.eattn_isa_name.restype = ctypes.c_char_p
     library.eattn_compiler.restype = ctypes.c_char_p

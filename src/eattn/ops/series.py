@@ -14,7 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from eattn.ops import eager, exported, native
-from eattn.ops.checks import check_cu_seqlens, check_qkv, check_state, check_step
+from eattn.ops.checks import (
+    check_cu_seqlens,
+    check_offsets,
+    check_qkv,
+    check_state,
+    check_step,
+)
 from eattn.ops.state import State, check_order, empty_sums
 
 Backend = tuple[Callable[..., tuple[Any, ...]], Callable[..., tuple[Any, ...]]]  # forward, backward
@@ -127,7 +133,7 @@ def accumulate(k: Tensor, v: Tensor, *, order: int = 6, key_mask: Tensor | None 
     torch.Size([3, 8, 3])
     """
     check_order(order)
-    _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask)
+    _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask, names=("k", "k", "v"))
     no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
     backend = choose(None, k)
     return _apply(no_queries, k, v, key_mask, None, None, order, False, backend)[1]
@@ -178,6 +184,8 @@ def _apply(
     backend: str,
 ) -> tuple[Tensor, State]:
     s, z, shift = (None, None, None) if state is None else state
+    if shift is not None and shift.requires_grad:
+        shift = shift.detach()  # it cancels in y, so its gradient is 0
     save = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (q, k, v, s, z)
     )
@@ -188,7 +196,7 @@ def _apply(
         # An exported program must be made of plain operators.
         padded = (q, k, v, key_mask, s, z, shift)
         y, *after, _ = exported.forward(padded, order=order, causal=causal)
-    elif save or _watched(q):
+    elif save or _watched(q, k, v):
         y, *after, _ = torch.ops.eattn.ea_series(*inputs, order, causal, backend, save)
     else:
         # Straight to the kernel: a decoding step would spend longer in the dispatcher than in it.
@@ -196,12 +204,17 @@ def _apply(
     return y, State(*after)
 
 
-def _watched(q: Tensor) -> bool:
-    """Whether something other than plain eager execution wants to see the call."""
+def _watched(*inputs: Tensor) -> bool:
+    """Whether something other than plain eager execution wants to see the call.
+
+    Compilers, tracers, transforms, subclasses, lazily negated views.
+    """
     return (
         torch.compiler.is_compiling()
-        or type(q) not in (Tensor, torch.nn.Parameter)
+        or torch.jit.is_tracing()
         or _get_current_dispatch_mode() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_neg() for x in inputs)
     )
 
 
@@ -226,6 +239,8 @@ _library.define(
 @torch.library.impl(_library, "ea_series", "CompositeExplicitAutograd")
 def _forward(*args: Any) -> eager.Outputs:
     *inputs, order, causal, backend, save = args
+    if inputs[4] is not None:
+        check_offsets(inputs[4], inputs[0].shape[1])
     options = dict(order=order, causal=causal, save=save)
     y, s, z, shift, saved = _IMPLEMENTATIONS[backend][0](*inputs, **options)
     return y, s, z, shift, s.new_empty(0) if saved is None else saved

@@ -63,6 +63,9 @@ class State(NamedTuple):
     @staticmethod
     def merge(a: "State", b: "State") -> "State":
         """The state after a's tokens and then b's, in O(BDN). An empty state changes nothing."""
+        for name, x in (("a", a), ("b", b)):
+            if not isinstance(x, State):
+                raise TypeError(f"{name} must be an eattn.State, got {type(x).__name__}")
         if a.s.shape != b.s.shape:
             raise ValueError(
                 f"b must have a's shape {tuple(a.s.shape)}, got {tuple(b.s.shape)}"
@@ -105,3 +108,6 @@ def check_order(order: int) -> None:
         raise TypeError(f"order must be an int, got {type(order).__name__}")
     if order < 0 or order % 2 or order > MAX_ORDER:
         raise ValueError(f"order must be even and between 0 and {MAX_ORDER}, got {order}")
+
+
+torch.serialization.add_safe_globals([State])  # torch.load(weights_only=True) takes it back

@@ -258,6 +258,7 @@ template <class E> struct Series {
         each_backwards(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
           T::reverse_sums(at, sums[c * n + i], between.at(at.t, i * kLanes));
         });
+        stream_fence();
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
       each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::start_reverse(c, b[last + i]); });
@@ -282,8 +283,8 @@ template <class E> struct Series {
 
   // ---- non-causal (Eq. 5) ----------------------------------------------------------------------
 
-  // Runs f(g, group, phase-1 chunk or phase-2 chunk) so that all of a group's first phase is done
-  // before `between`, and that before its second phase: one task per group, or one per chunk.
+  // All chunks of a group's first phase, then `between`, then all of its second: one task per group,
+  // or one per chunk.
   template <class First, class Between, class Second>
   static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
                          int64_t Sequence::*second_length, First first, Between between,
@@ -383,12 +384,13 @@ template <class E> struct Series {
 template <bool kForward, int N> void run(const EattnArgs &a) {
   if (a.order + 1 == N) return kForward ? Series<Taylor<N>>::forward(a) : Series<Taylor<N>>::backward(a);
   if constexpr (N > 1) run<kForward, N - 2>(a);
+  else __builtin_trap();  // the caller has checked the order
 }
 
 }  // namespace
 
-#define EATTN_JOIN(a, b, c, d) a##_##b##_##c
-#define EATTN_NAME(what, isa, real) EATTN_JOIN(what, isa, real, )
+#define EATTN_JOIN(a, b, c) a##_##b##_##c
+#define EATTN_NAME(what, isa, real) EATTN_JOIN(what, isa, real)
 extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_forward, EATTN_ISA,
                                                                  EATTN_REAL)(const EattnArgs *a) {
   run<true, 17>(*a);
