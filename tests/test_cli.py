@@ -96,4 +96,4 @@ def test_an_interrupt_is_one_line_and_130(monkeypatch, capsys):
 
     monkeypatch.setattr("eattn.info.describe", interrupted)
     assert cli.main(["info"]) == 130
-    assert len(capsys.readouterr().err.splitlines()) <= 1
+    assert capsys.readouterr().err == "eattn: interrupted\n"
