@@ -7,7 +7,7 @@
 namespace {
 
 // Value and derivative of S(p) = sum_n c_n f_n(p) s_n, and of Z(p) alike. A scaled reading is times
-// r^order (derivatives: with respect to p r), where r is 1 unless |p| is large; it cancels in S / Z.
+// r^order (derivatives: with respect to p r), where r is 1 unless |p| is large; r cancels in S / Z.
 struct Reading {
   V s, z, ds, dz, r;
 };

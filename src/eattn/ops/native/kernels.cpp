@@ -36,7 +36,8 @@ template <class F> void parallel(int64_t tasks, int threads, F task) {
 // the calling thread's core, where old ones were just freed.
 void prepare(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t end) {
   const int64_t size = io == EATTN_F64 ? 8 : io == EATTN_F32 ? 4 : 2;
-  populate((char *)x.data + (row * x.sb + begin * x.sl) * size, size_t((end - begin) * x.sl * size));
+  char *data = (char *)x.data + (row * x.sb + begin * x.sl) * size;
+  populate(data, size_t((end - begin) * x.sl * size));
 }
 
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -74,7 +75,9 @@ struct Plan {
   INLINE Group all() const { return {0, blocks}; }
   // How many tokens' memory the calling thread sees to while the others work: about what takes
   // it as long as them.
-  INLINE int64_t callers_share(int64_t length) const { return smaller(length, 2 * length / threads); }
+  INLINE int64_t callers_share(int64_t length) const {
+    return smaller(length, 2 * length / threads);
+  }
 };
 
 template <class E> struct Series {
@@ -83,7 +86,7 @@ template <class E> struct Series {
   using Io = StateIo<E>;
   using T = Tiles<E>;
 
-  // Calls f(spot, i) for every tile of tokens [begin, end) and every block of the group, rows first.
+  // Calls f(spot, i) for every tile of tokens [begin, end) and every block of the group in turn.
   template <class F>
   static INLINE void each(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                           int64_t end, F f) {
@@ -155,7 +158,8 @@ template <class E> struct Series {
         }
       }
       parallel(
-          ahead, plan.threads, [&] { prepare(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
+          ahead, plan.threads,
+          [&] { prepare(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
           [&](int64_t c) {
             each(a, g, group, end(c), end(c + 1),
                  [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
@@ -174,7 +178,8 @@ template <class E> struct Series {
         causal_span(a, g, group, end(first(run)), end(first(run + 1)), b.data + run * n);
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::store_final(c, b[last + i]); });
+      each_block(a, g, group,
+                 [&](const Channels &c, int64_t i) { Io::store_final(c, b[last + i]); });
     }
   }
 
@@ -212,14 +217,16 @@ template <class E> struct Series {
       Scratch<B> forward(group.count), reverse(group.count);
       Scratch<Real> memory(3 * kCheckpoint * group.count * kLanes);
       const Adjoint between = adjoint(memory, kCheckpoint, group.count);
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::start_reverse(c, reverse[i]); });
+      each_block(a, g, group,
+                 [&](const Channels &c, int64_t i) { Io::start_reverse(c, reverse[i]); });
       for (int64_t t = (g.lk - 1) / kCheckpoint * kCheckpoint; t >= 0 && g.lk; t -= kCheckpoint) {
         const int64_t end = smaller(t + kCheckpoint, g.lk);
         dq_span(a, g, group, t, end, forward.data, between);
         dkdv_span(a, g, group, t, end, g.lk, reverse.data, between);
       }
       stream_fence();
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(c, reverse[i]); });
+      each_block(a, g, group,
+                 [&](const Channels &c, int64_t i) { Io::finish_reverse(c, reverse[i]); });
     });
   }
 
@@ -261,7 +268,8 @@ template <class E> struct Series {
         stream_fence();
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::start_reverse(c, b[last + i]); });
+      each_block(a, g, group,
+                 [&](const Channels &c, int64_t i) { Io::start_reverse(c, b[last + i]); });
       for (int64_t run = runs - 2; run >= 0; --run)
         for (int64_t i = 0; i < n; ++i) {
           B &to = b[run * n + i];
@@ -283,8 +291,8 @@ template <class E> struct Series {
 
   // ---- non-causal (Eq. 5) ----------------------------------------------------------------------
 
-  // All chunks of a group's first phase, then `between`, then all of its second: one task per group,
-  // or one per chunk.
+  // All chunks of a group's first phase, then `between`, then all of its second: one task per
+  // group, or one per chunk.
   template <class First, class Between, class Second>
   static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
                          int64_t Sequence::*second_length, First first, Between between,
@@ -382,7 +390,8 @@ template <class E> struct Series {
 };
 
 template <bool kForward, int N> void run(const EattnArgs &a) {
-  if (a.order + 1 == N) return kForward ? Series<Taylor<N>>::forward(a) : Series<Taylor<N>>::backward(a);
+  using S = Series<Taylor<N>>;
+  if (a.order + 1 == N) return kForward ? S::forward(a) : S::backward(a);
   if constexpr (N > 1) run<kForward, N - 2>(a);
   else __builtin_trap();  // the caller has checked the order
 }

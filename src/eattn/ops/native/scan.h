@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int kTile = 16;           // tokens walked at once: long column walks defeat the prefetcher
+constexpr int kTile = 16;           // tokens walked at once: longer walks defeat the prefetcher
 constexpr int64_t kCheckpoint = 64; // the forward saves its state this often for the backward
 constexpr int64_t kChunk = 2048;    // a unit of work when time is cut between threads
 

@@ -4,7 +4,7 @@
 
 namespace {
 
-// What the reverse walk needs of each token: a = kLift gy / den (less the reading's scale), m and y.
+// What the reverse walk needs of a token: a = kLift gy / den (less the reading's scale), m and y.
 struct Adjoint {
   Real *a, *m, *y;
   int64_t stride;
@@ -142,7 +142,7 @@ template <class E> struct Tiles {
 
   static void causal_dkdv(const Spot &at, B &b, Adjoint from) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    // Rows that are still being read, because dk and dv hold the adjoints, must not leave the cache.
+    // Rows still to be read, because dk and dv hold the adjoints, must not leave the cache.
     const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
     const bool lent = from.a == (Real *)wv.x.data + wv.offset();
     const int64_t bytes = lent ? 0 : at.key_bytes();
