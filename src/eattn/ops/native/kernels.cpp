@@ -80,6 +80,15 @@ struct Plan {
   }
 };
 
+// A sequence cut in time: chunks, and runs of them, one for each thread.
+struct Cut {
+  int64_t length, chunks, runs;
+  Cut(int64_t tokens, int threads)
+      : length(tokens), chunks(ceil_div(tokens, kChunk)), runs(smaller(threads, chunks)) {}
+  INLINE int64_t first(int64_t run) const { return chunks * run / runs; }  // chunk of a run
+  INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }  // token
+};
+
 template <class E> struct Series {
   using Sums = typename E::Sums;
   using B = Block<E>;
@@ -135,9 +144,10 @@ template <class E> struct Series {
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
-      const int64_t chunks = ceil_div(g.lk, kChunk), runs = smaller(plan.threads, chunks);
-      auto first = [&](int64_t run) { return chunks * run / runs; };
-      auto end = [&](int64_t chunk) { return smaller(chunk * kChunk, g.lk); };
+      const Cut cut(g.lk, plan.threads);
+      const int64_t chunks = cut.chunks, runs = cut.runs;
+      auto first = [&](int64_t run) { return cut.first(run); };
+      auto end = [&](int64_t chunk) { return cut.end(chunk); };
       const int64_t ahead = runs ? first(runs - 1) : 0;
       Scratch<B> sums(ahead * n + 1), b((runs + 1) * n);
       each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
@@ -169,9 +179,7 @@ template <class E> struct Series {
           B &to = b[run * n + i];
           to = b[(run - 1) * n + i];
           for (int64_t c = first(run - 1); c < first(run); ++c) {
-            to.chunk = sums[c * n + i].chunk;
-            to.shift = sums[c * n + i].shift;
-            fold(to);
+            fold(to, sums[c * n + i]);
           }
         }
       parallel(runs, plan.threads, [&](int64_t run) {
@@ -235,9 +243,10 @@ template <class E> struct Series {
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
-      const int64_t chunks = ceil_div(g.lk, kChunk), runs = smaller(plan.threads, chunks);
-      auto first = [&](int64_t run) { return chunks * run / runs; };
-      auto end = [&](int64_t chunk) { return smaller(chunk * kChunk, g.lk); };
+      const Cut cut(g.lk, plan.threads);
+      const int64_t chunks = cut.chunks, runs = cut.runs;
+      auto first = [&](int64_t run) { return cut.first(run); };
+      auto end = [&](int64_t chunk) { return cut.end(chunk); };
       // dk and dv hold the adjoints until they are overwritten, where they can: less to allocate.
       const bool lend = a.io == kIoSame && a.D % kLanes == 0;
       Scratch<Real> memory((lend ? 1 : 3) * g.lk * n * kLanes);
@@ -259,13 +268,13 @@ template <class E> struct Series {
         for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
           dq_span(a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,
                   between.at(t, 0));
+        stream_fence();
         if (c < behind) return;
         for (int64_t i = 0; i < n; ++i)
           start(sums[c * n + i], load(between.at(end(c + 1) - 1, i * kLanes).m));
         each_backwards(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
           T::reverse_sums(at, sums[c * n + i], between.at(at.t, i * kLanes));
         });
-        stream_fence();
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
       each_block(a, g, group,
@@ -275,9 +284,7 @@ template <class E> struct Series {
           B &to = b[run * n + i];
           to = b[(run + 1) * n + i];
           for (int64_t c = first(run + 2) - 1; c >= first(run + 1); --c) {
-            to.chunk = sums[c * n + i].chunk;
-            to.shift = sums[c * n + i].shift;
-            fold(to);
+            fold(to, sums[c * n + i]);
           }
         }
       parallel(runs, plan.threads, [&](int64_t run) {

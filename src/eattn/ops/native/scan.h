@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int kTile = 16;           // tokens walked at once: longer walks defeat the prefetcher
+constexpr int kTile = 16;           // tokens walked at once; long column walks are hard to prefetch
 constexpr int64_t kCheckpoint = 64; // the forward saves its state this often for the backward
 constexpr int64_t kChunk = 2048;    // a unit of work when time is cut between threads
 
@@ -59,6 +59,13 @@ template <class E> INLINE void fold(Block<E> &b) {
   b.prefix = total(b);
   b.prefix_shift = b.shift;
   clear(b.chunk);
+}
+
+// The same for a chunk that was summed elsewhere, from this block's shift on.
+template <class E> INLINE void fold(Block<E> &b, const Block<E> &chunk) {
+  b.chunk = chunk.chunk;
+  b.shift = chunk.shift;
+  fold(b);
 }
 
 // Add another block's sums, each at a shift of its own.
