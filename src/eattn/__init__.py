@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eattn import ops
+    from eattn import models, nn, ops
     from eattn.ops import State, accumulate, backends, ea, ea_series, ea_series_step, readout
 
 __version__ = "0.1.0"
@@ -25,11 +25,13 @@ __all__ = [
     "ea",
     "ea_series",
     "ea_series_step",
+    "models",
+    "nn",
     "ops",
     "readout",
 ]
 
-_MODULES = ("ops",)
+_MODULES = ("models", "nn", "ops")
 
 
 def __getattr__(name: str) -> object:

@@ -36,7 +36,7 @@ def check_qkv(
             f"causal=True needs as many queries as keys, got Lq = {q.shape[1]} and Lk = {Lk}"
         )
     if key_mask is not None:
-        _check_mask(key_mask, k)
+        check_mask(key_mask, k)
     return q, k, v
 
 
@@ -132,7 +132,8 @@ def _refuse_tangents(*inputs: Tensor) -> None:
         raise NotImplementedError("there is no forward-mode derivative: use backward()")
 
 
-def _check_mask(key_mask: Tensor, k: Tensor) -> None:
+def check_mask(key_mask: Tensor, k: Tensor) -> None:
+    """A bool [B, Lk] for k [B, Lk, D]."""
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         raise TypeError(f"key_mask must be a bool tensor, got {_kind(key_mask)}")
     if key_mask.shape != k.shape[:2]:

@@ -19,7 +19,7 @@ from eattn.ops.exported import exporting
 
 BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
 
-Block = tuple[slice, slice, slice, bool, Tensor, Tensor]
+Block = tuple[slice, slice, slice, int | None, Tensor, Tensor]
 
 
 def ea(
@@ -35,6 +35,21 @@ def ea(
     torch.Size([2, 100, 8])
     """
     q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    return _ea(q, k, v, key_mask, causal)
+
+
+def ea_after(q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+    """Causal exact EA of queries that follow earlier keys: the last of q sees all of k (Eq. 2).
+
+    q [B, Lq, D], k and v [B, Lk, D] with Lk >= Lq -> y [B, Lq, D].
+    """
+    q, k, v = check_qkv(q, k, v, causal=False, key_mask=key_mask)
+    if q.shape[1] > k.shape[1]:
+        raise ValueError(f"q must be no longer than k, got {q.shape[1]} > {k.shape[1]} tokens")
+    return _ea(q, k, v, key_mask, q.shape[1] > 1)
+
+
+def _ea(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
     if exporting():  # L is a symbol there: no blocks, and memory is O(LLD)
         wide = torch.promote_types(q.dtype, torch.float32)
         y = reference.ea(q.to(wide), k.to(wide), v.to(wide), causal=causal, key_mask=key_mask)
@@ -54,16 +69,16 @@ def _forward(
     for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
         qb, kb, vb = qt[g, i, None], kt[g, None, j], vt[g, None, j]
         distance = torch.sub(kb, qb, out=a).abs_()
-        if diagonal:
-            distance.tril_().add_(a.new_full(a.shape[1:], far).triu_(1))
+        if diagonal is not None:
+            distance.tril_(diagonal).add_(a.new_full(a.shape[1:], far).triu_(diagonal + 1))
         old, new = m[g, i], torch.minimum(m[g, i], distance.amin(2))
         decay = torch.exp2((old - new) * (old + new) * -LOG2E)
         m[g, i] = new
         w = _weights(qb, kb, new, diagonal, a, b)
         den[g, i] = torch.addcmul(w.sum(2), den[g, i], decay)
         w *= vb
-        if diagonal:
-            w.tril_()  # again: a NaN in a later value must not reach earlier rows
+        if diagonal is not None:
+            w.tril_(diagonal)  # again: a NaN in a later value must not reach earlier rows
         num[g, i] = torch.addcmul(w.sum(2), num[g, i], decay)
     y = (num / den).masked_fill_(den == 0, 0)
     return _tokens(y, q), m, den
@@ -95,8 +110,8 @@ def _backward(
         dv[g, j] += w.sum(1)
         w *= torch.sub(vt[g, None, j], yt[g, i, None], out=b)
         w *= torch.sub(k0[g, None, j], qb, out=b)
-        if diagonal:
-            w.tril_()  # again: a NaN in a later token must not reach earlier rows
+        if diagonal is not None:
+            w.tril_(diagonal)  # again: a NaN in a later token must not reach earlier rows
         dq[g, i] += w.sum(2)
         dk[g, j] -= w.sum(1)
     if key_mask is not None:  # 0 even where a NaN came in from a query
@@ -108,8 +123,13 @@ def _backward(
 
 
 def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
-    """Every block with a key to see: channels, queries, keys, on the diagonal?, and two buffers."""
+    """Every block with a key to see: channels, queries, keys, the diagonal, and two buffers.
+
+    The last query sees the last key. Where not all of a block may be seen, `diagonal` is the one
+    up to which it may, as `tril` counts them.
+    """
     (BD, Lq), Lk = q.shape, k.shape[1]
+    ahead = Lk - Lq  # keys before the first query
     T = 64
     while T < 512 and 4 * T * T * BD <= BLOCK:  # few channels: longer blocks
         T *= 2
@@ -117,19 +137,21 @@ def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
     buffers = q.new_empty(2, min(G, BD) * min(T, Lq) * min(T, Lk))
     for g in range(0, BD, G):
         for i in range(0, Lq, T):
-            for j in range(0, i + 1 if causal else Lk, T):
+            for j in range(0, min(i + T + ahead, Lk) if causal else Lk, T):
                 shape = min(G, BD - g), min(T, Lq - i), min(T, Lk - j)
                 a, b = buffers[:, : math.prod(shape)].view(2, *shape)
-                yield slice(g, g + G), slice(i, i + T), slice(j, j + T), causal and i == j, a, b
+                cut = causal and i + ahead < j + shape[2] - 1
+                diagonal = i + ahead - j if cut else None
+                yield slice(g, g + G), slice(i, i + T), slice(j, j + T), diagonal, a, b
 
 
-def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: bool, a: Tensor, b: Tensor) -> Tensor:
+def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: int | None, a: Tensor, b: Tensor) -> Tensor:
     """w [G, i, j] of q [G, i, 1] and k [G, 1, j] relative to m [G, i], in a; 0 for later keys."""
     m = m.unsqueeze(2)
     torch.sub(k, q + m, out=a)
     torch.sub(k, q - m, out=b)
     w = torch.addcmul(a.new_zeros(()), a, b, value=-LOG2E, out=a).exp2_()
-    return w.tril_() if diagonal else w
+    return w if diagonal is None else w.tril_(diagonal)
 
 
 def _channels(x: Tensor, key_mask: Tensor | None = None, fill: float = 0) -> Tensor:

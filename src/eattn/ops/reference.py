@@ -1,4 +1,4 @@
-"""Element-wise attention as the paper writes it, and a quadratic form that never underflows.
+"""The paper's equations as it writes them, and a quadratic form of EA that never underflows.
 
 These are the oracles every backend is tested against, so they are plain and slow on purpose.
 Axes: B batch, L tokens, D channels, N = order + 1 terms. Indices: i query, j key, n power.
@@ -40,11 +40,9 @@ def ea(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
     """y_i = sum_j softmax_j(-(q_i - k_j)^2) v_j in O(LLD) (Eq. 1, Eq. 2)."""
-    hidden = _hidden(q, k, causal, key_mask)
     k, v = _real(k, key_mask), _real(v, key_mask)
     o = -(q.unsqueeze(2) - k.unsqueeze(1)).square()  # Eq. 1 [B, i, j, D]
-    # The second fill turns the NaN of a row without keys into 0, and stops its gradient.
-    weight = o.masked_fill(hidden, -torch.inf).softmax(dim=2).masked_fill(hidden, 0.0)
+    weight = _softmax(o, _hidden(q, k, causal, key_mask))
     return (weight * v.unsqueeze(1)).sum(dim=2)  # Eq. 2 [B, L, D]
 
 
@@ -156,11 +154,71 @@ def _polynomial(x: Tensor, order: int) -> Tensor:
     return p
 
 
+# ---- the mechanisms the paper compares with, one head each ---------------------------------------
+
+
+def sa(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j softmax_j(q_i k_j^T) v_j in O(LLD), not scaled (Eq. 17)."""
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    o = (q @ k.mT).unsqueeze(-1)
+    return _softmax(o, _hidden(q, k, causal, key_mask)).squeeze(-1) @ v
+
+
+def la(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j phi(q_i) phi(k_j)^T v_j / (the same, v = 1), phi(x) = elu(x) + 1 (Eq. 18)."""
+    hidden = _hidden(q, k, causal, key_mask)
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    return _average((phi_q @ phi_k.mT).unsqueeze(-1), v, hidden)
+
+
+def aft(
+    k: Tensor, v: Tensor, w: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j softmax_j(k_j + w_ij) v_j, per channel, with learnt biases w [L, L] (Eq. 19)."""
+    hidden = _hidden(k, k, causal, key_mask)
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    o = k.unsqueeze(1) + w.unsqueeze(-1)  # [B, i, j, D]
+    return (_softmax(o, hidden) * v.unsqueeze(1)).sum(dim=2)
+
+
+def taylor_dot(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int = 2,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """As `sa`, with e^(q k^T) cut to its Taylor polynomial of even `order` (Eq. 20)."""
+    hidden = _hidden(q, k, causal, key_mask)
+    k, v = _real(k, key_mask), _real(v, key_mask)
+    return _average(_polynomial(q @ k.mT, order).unsqueeze(-1), v, hidden)
+
+
+def _softmax(o: Tensor, hidden: Tensor) -> Tensor:
+    """Softmax over j of o [B, i, j, D or 1]; a row that sees no key has zero weights."""
+    # The second fill turns the NaN of a row without keys into 0, and stops its gradient.
+    return o.masked_fill(hidden, -torch.inf).softmax(dim=2).masked_fill(hidden, 0.0)
+
+
+def _average(weight: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    """sum_j weight_ij v_j / sum_j weight_ij over the keys that i sees: weight [B, i, j, 1]."""
+    weight = weight.masked_fill(hidden, 0.0).squeeze(-1)
+    den = weight.sum(2, keepdim=True)
+    return weight @ v / den.masked_fill(den == 0, 1.0)
+
+
 def _hidden(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> Tensor:
-    """True where query i must not see key j, [B or 1, i, j, 1]."""
+    """True where query i must not see key j, [B or 1, i, j, 1]; the last query sees the last key."""
     hidden = torch.zeros(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
     if causal:
-        hidden = ~torch.ones_like(hidden).tril()
+        hidden = ~torch.ones_like(hidden).tril(k.shape[1] - q.shape[1])
     if key_mask is not None:
         hidden = hidden | ~key_mask.unsqueeze(1)
     return hidden.unsqueeze(-1)

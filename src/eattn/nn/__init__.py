@@ -1,0 +1,15 @@
+"""Layers: element-wise attention, the mechanisms it is compared with, and blocks of any of them."""
+
+from eattn.nn.attention import ElementwiseAttention
+from eattn.nn.mixer import Mixer
+from eattn.nn.mixers import MIXERS, check_mixer, make_mixer
+from eattn.nn.states import DecodingState
+
+__all__ = [
+    "MIXERS",
+    "DecodingState",
+    "ElementwiseAttention",
+    "Mixer",
+    "check_mixer",
+    "make_mixer",
+]

@@ -1,0 +1,50 @@
+"""Linear attention (Eq. 18), and the same with a Taylor polynomial for its kernel (Eq. 20)."""
+
+from typing import Any
+
+from torch import Tensor
+
+from eattn.nn.mixer import Mixer, check_heads, projection
+from eattn.nn.softmax import join_heads, split_heads
+from eattn.nn.states import LinearState
+from eattn.ops import baselines
+
+
+class LinearAttention(Mixer):
+    """y = out(phi(q) S / phi(q) Z), S and Z sums over the keys, in O(LFd) a head (Eq. 18).
+
+    phi(x) = elu(x) + 1 has F = d = dim / heads features. With `taylor` the weights are
+    1 + o + o^2 / 2 for o = q k^T / sqrt(d), SA's exponential to order 2, with some d^2 / 2 features
+    (Eq. 20).
+    """
+
+    def __init__(
+        self, dim: int, *, heads: int = 8, causal: bool = False, taylor: bool = False
+    ) -> None:
+        super().__init__(dim, causal=causal)
+        self.heads = check_heads(dim, heads)
+        self.taylor = taylor
+        self.in_proj = projection(dim, 3)
+        self.out_proj = projection(dim, 1)
+
+    def _mix(
+        self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
+    ) -> tuple[Tensor, Any]:
+        q, k, v = (split_heads(part, self.heads) for part in self.in_proj(x).chunk(3, -1))
+        if self.taylor:
+            q = q * q.shape[-1] ** -0.5
+        if state is not None and not isinstance(state, LinearState):
+            raise TypeError(f"state must be a LinearState, got {type(state).__name__}")
+        y, s = baselines.linear_attention(
+            baselines.TAYLOR if self.taylor else baselines.ELU,
+            q,
+            k,
+            v,
+            causal=self.causal,
+            key_mask=key_mask,
+            state=None if state is None else state.s,
+        )
+        return self.out_proj(join_heads(y)), LinearState(s)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, heads={self.heads}, taylor={self.taylor}"

@@ -1,0 +1,70 @@
+"""Every mechanism by its name, so that any of them can take another's place."""
+
+import re
+
+from eattn.nn.aft import AFT
+from eattn.nn.attention import ElementwiseAttention
+from eattn.nn.linear import LinearAttention
+from eattn.nn.mixer import Mixer
+from eattn.nn.recurrent import GRU, LinearRNN
+from eattn.nn.softmax import SoftmaxAttention
+from eattn.ops.state import MAX_ORDER, check_order
+
+# One of each; `ea-N` takes any even N.
+MIXERS = ("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
+AFT_LEN = 512  # positions AFT learns when it is not told how many
+
+
+def make_mixer(
+    name: str, dim: int, *, heads: int = 8, causal: bool = False, max_len: int | None = None
+) -> Mixer:
+    """The mechanism `name` for tokens of `dim` channels: `(x, key_mask=None) -> y`, and `step`.
+
+    `ea` is exact EA, `ea-N` its series to the even power N, `sa` softmax attention by SDPA and
+    `sa-math` with its weights in memory, `la` linear attention, `aft` the attention-free
+    transformer, `taylor` dot products to order 2, `gru` torch's, `linear-rnn` a gated linear
+    recurrence. `heads` matters to sa, sa-math, la and taylor; `max_len` to aft, which learns that
+    many positions (512 if None), and to the cache of sa and sa-math.
+
+    >>> import torch
+    >>> mixer = make_mixer("ea-6", 32, causal=True)
+    >>> y_t, state = mixer.step(torch.randn(2, 32))
+    >>> y_t.shape, state.nbytes
+    (torch.Size([2, 32]), 3840)
+    """
+    order = check_mixer(name)
+    match name:
+        case "sa" | "sa-math":
+            math = name == "sa-math"
+            return SoftmaxAttention(
+                dim, heads=heads, causal=causal, max_len=max_len, materialise=math
+            )
+        case "la" | "taylor":
+            return LinearAttention(dim, heads=heads, causal=causal, taylor=name == "taylor")
+        case "aft":
+            return AFT(dim, max_len=AFT_LEN if max_len is None else max_len, causal=causal)
+        case "gru":
+            return GRU(dim, causal=causal)
+        case "linear-rnn":
+            return LinearRNN(dim, causal=causal)
+    return ElementwiseAttention(dim, order=order, causal=causal)
+
+
+def check_mixer(name: str) -> int | None:
+    """The order of an `ea-N`, None for any other known name; ValueError for an unknown one."""
+    if not isinstance(name, str):
+        raise TypeError(f"mixer must be a name, got {type(name).__name__}")
+    if name in MIXERS and not name.startswith("ea-"):
+        return None
+    series = re.fullmatch(r"ea-(\d+)", name)
+    if series is None:
+        known = ", ".join(MIXERS)
+        raise ValueError(f"unknown mixer {name!r}: known are {known} (or ea-N for another even N)")
+    order = int(series[1])
+    try:
+        check_order(order)
+    except ValueError:
+        raise ValueError(
+            f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER}, got {name!r}"
+        ) from None
+    return order

@@ -1,0 +1,220 @@
+"""The mechanisms the paper compares EA with, as fast as plain PyTorch runs them.
+
+Heads are an axis: q [B, H, Lq, d], k and v [B, H, Lk, d]. Everywhere `causal` aligns the last query
+with the last key, so that queries may follow keys seen earlier; `key_mask` [B, Lk] is True for real
+keys, whose masked neighbours must be finite; a query that sees no key gives 0, with zero gradient.
+Their literal formulas are in `reference`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+# ---- softmax attention (Eq. 17) ------------------------------------------------------------------
+
+
+def sa(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v in O(LLD) time and O(LD) memory, by PyTorch's SDPA (Eq. 17)."""
+    if key_mask is None and (not causal or q.shape[2] == 1):
+        return F.scaled_dot_product_attention(q, k, v)
+    if key_mask is None and q.shape[2] == k.shape[2]:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    seen, blind = _seen(q, k, causal, key_mask)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | blind)
+    return y.masked_fill(blind, 0.0)
+
+
+def sa_math(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """As `sa`, with the weights [B, H, Lq, Lk] in memory, as the paper counts it (Eq. 17)."""
+    o = (q * q.shape[-1] ** -0.5) @ k.mT
+    if key_mask is None and (not causal or q.shape[2] == 1):
+        return o.softmax(-1) @ v
+    seen, blind = _seen(q, k, causal, key_mask)
+    y = o.masked_fill(~(seen | blind), -torch.inf).softmax(-1) @ v
+    return y.masked_fill(blind, 0.0)
+
+
+def _seen(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which keys a query sees [B or 1, 1, Lq, Lk], and which queries see none [.., Lq, 1]."""
+    seen = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    if causal:
+        seen = seen.tril(k.shape[2] - q.shape[2])
+    if key_mask is not None:
+        seen = seen & key_mask[:, None, None]
+    return seen, ~seen.any(-1, keepdim=True)
+
+
+# ---- linear attention (Eq. 18) and the Taylor polynomial of the dot product (Eq. 20) -------------
+
+
+class Kernel(NamedTuple):
+    """Weights phi(q) phi(k)^T, by their features or, for few pairs, directly."""
+
+    phi: Callable[[Tensor], Tensor]  # [..., L, d] -> [..., L, F]
+    weights: Callable[[Tensor, Tensor], Tensor]  # q [..., i, d], k [..., j, d] -> [..., i, j]
+    chunk: int
+    recompute: bool  # features so wide that the backward makes them anew
+
+
+def _elu(x: Tensor) -> Tensor:
+    return F.elu(x) + 1
+
+
+def _taylor_features(x: Tensor) -> Tensor:
+    """(1, x_a, x_a x_b for a < b, x_a^2 / sqrt 2): F = 1 + d + d (d + 1) / 2 (Eq. 20)."""
+    d = x.shape[-1]
+    a, b = torch.triu_indices(d, d, device=x.device)
+    scale = torch.where(a == b, x.new_tensor(0.5).sqrt(), 1.0)
+    return torch.cat([torch.ones_like(x[..., :1]), x, x[..., a] * x[..., b] * scale], -1)
+
+
+def _taylor_weights(q: Tensor, k: Tensor) -> Tensor:
+    o = q @ k.mT
+    return 1 + o + o.square() / 2  # Eq. 20
+
+
+ELU = Kernel(_elu, lambda q, k: _elu(q) @ _elu(k).mT, chunk=128, recompute=False)
+TAYLOR = Kernel(_taylor_features, _taylor_weights, chunk=256, recompute=True)
+
+
+def linear_attention(
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y_i = phi(q_i) S / phi(q_i) Z over chunks of tokens, in O(L F d) (Eq. 18, Eq. 20).
+
+    `state` [B, H, F, d + 1] sums phi(k_j)^T (v_j, 1) over the keys: S, and Z as its last column.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v1 = q.to(wide), k.to(wide), F.pad(v.to(wide), (0, 1), value=1.0)
+        if key_mask is not None:
+            v1 = v1.masked_fill(~key_mask[:, None, :, None], 0.0)
+        if state is None:
+            features = kernel.phi(q[:, :, :0]).shape[-1]
+            state = q.new_zeros(*q.shape[:2], features, v1.shape[-1])
+        out, state = _sums(kernel, q, k, v1, state, causal)
+        num, den = out[..., :-1], out[..., -1:]
+        y = num / den.masked_fill(den == 0, 1.0)
+    return y.to(v.dtype), state
+
+
+def _sums(
+    kernel: Kernel, q: Tensor, k: Tensor, v1: Tensor, state: Tensor, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator at every query, [B, H, L, d + 1], and the state after all keys."""
+
+    def add(state: Tensor, k: Tensor, v1: Tensor) -> Tensor:
+        return state + kernel.phi(k).mT @ v1
+
+    def read(state: Tensor, q: Tensor) -> Tensor:
+        return kernel.phi(q) @ state
+
+    def both(state: Tensor, q: Tensor, k: Tensor, v1: Tensor) -> tuple[Tensor, Tensor]:
+        return read(state, q) + kernel.weights(q, k).tril() @ v1, add(state, k, v1)
+
+    def run(function: Callable[..., Any], *inputs: Tensor) -> Any:
+        again = kernel.recompute and torch.is_grad_enabled()
+        return checkpoint(function, *inputs, use_reentrant=False) if again else function(*inputs)
+
+    queries = q.split(kernel.chunk, 2)
+    pairs = list(zip(k.split(kernel.chunk, 2), v1.split(kernel.chunk, 2), strict=True))
+    out = []
+    if causal and q.shape[2] > 1:
+        for qc, (kc, vc) in zip(queries, pairs, strict=True):
+            y, state = run(both, state, qc, kc, vc)
+            out.append(y)
+    else:
+        for kc, vc in pairs:
+            state = run(add, state, kc, vc)
+        out = [run(read, state, qc) for qc in queries]
+    return torch.cat(out, 2), state
+
+
+# ---- attention-free transformer (Eq. 19) ---------------------------------------------------------
+
+
+def aft(
+    k: Tensor, v: Tensor, w: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij) as one matrix product (Eq. 19).
+
+    k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. Keys more
+    than 80 below the largest count as if they were 80 below it, so that none vanishes altogether.
+    """
+    wide = torch.promote_types(k.dtype, torch.float32)
+    with torch.autocast(k.device.type, enabled=False):
+        k, values, w = k.to(wide), v.to(wide), w.to(wide)
+        if key_mask is not None:
+            k = k.masked_fill(~key_mask.unsqueeze(-1), torch.finfo(wide).min)
+        if causal:
+            w = w.masked_fill(~torch.ones_like(w, dtype=torch.bool).tril(len(w.mT) - len(w)), -1e9)
+        e_k = torch.exp((k - k.detach().amax(1, keepdim=True)).clamp(min=-80.0))
+        if key_mask is not None:
+            e_k = e_k.masked_fill(~key_mask.unsqueeze(-1), 0.0)
+        e_w = torch.exp(w - w.detach().amax(1, keepdim=True))
+        num, den = (e_w @ torch.cat([e_k * values, e_k], -1)).chunk(2, -1)
+        y = num / den.masked_fill(den == 0, 1.0)
+    return y.to(v.dtype)
+
+
+# ---- linear recurrence ---------------------------------------------------------------------------
+
+
+def linear_rnn(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """h_t = a_t h_(t-1) + b_t for all t, in parallel: a, b [B, L, D], h [B, D] -> [B, L, D].
+
+    Chunks of about sqrt(L) tokens are walked side by side, then joined: 2 sqrt(L) steps, not L.
+    """
+    result: Tensor = _LinearRNN.apply(a, b, h)
+    return result
+
+
+class _LinearRNN(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+        out = _scan(a, b, h)
+        ctx.save_for_backward(a, h, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of b runs the same recurrence backwards: u_t = g_t + a_(t+1) u_(t+1)."""
+        a, h, out = ctx.saved_tensors
+        if not a.shape[1]:
+            return torch.zeros_like(a), torch.zeros_like(a), torch.zeros_like(h)
+        later = F.pad(a[:, 1:], (0, 0, 0, 1))
+        u = _scan(later.flip(1), g.flip(1), torch.zeros_like(h)).flip(1)
+        before = torch.cat([h.unsqueeze(1), out[:, :-1]], 1)
+        return u * before, u, a[:, 0] * u[:, 0]
+
+
+def _scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    B, L, D = a.shape
+    T = max(1, int(L**0.5))
+    pad = -L % T
+    a, b = F.pad(a, (0, 0, 0, pad)).view(B, -1, T, D), F.pad(b, (0, 0, 0, pad)).view(B, -1, T, D)
+    out, decay = torch.empty_like(b), torch.empty_like(a)  # within a chunk; and what came before
+    for t in range(T):
+        decay[:, :, t] = a[:, :, t] * decay[:, :, t - 1] if t else a[:, :, t]
+        out[:, :, t] = torch.addcmul(b[:, :, t], a[:, :, t], out[:, :, t - 1]) if t else b[:, :, t]
+    for c in range(a.shape[1]):
+        out[:, c].addcmul_(decay[:, c], h.unsqueeze(1))
+        h = out[:, c, -1]
+    return out.view(B, -1, D)[:, :L]
