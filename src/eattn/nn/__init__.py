@@ -3,6 +3,7 @@
 from eattn.nn.attention import ElementwiseAttention
 from eattn.nn.mixer import Mixer
 from eattn.nn.mixers import MIXERS, check_mixer, make_mixer
+from eattn.nn.stand_in import MultiheadStandIn, replace_attention
 from eattn.nn.states import DecodingState
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "DecodingState",
     "ElementwiseAttention",
     "Mixer",
+    "MultiheadStandIn",
     "check_mixer",
     "make_mixer",
+    "replace_attention",
 ]
