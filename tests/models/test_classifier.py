@@ -1,0 +1,232 @@
+"""The classifier: a padded batch gives each row what it gives alone, whatever the options."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import draw
+from torch.testing import assert_close
+
+from eattn.models import SequenceClassifier
+from eattn.models.classifier import POOLINGS
+from eattn.nn import MIXERS
+
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+poolings = pytest.mark.parametrize("pooling", POOLINGS)
+embeds = pytest.mark.parametrize("embed", ["linear", "conv"])
+
+LENGTHS = torch.tensor([[9], [4], [1]])
+RIGHT = torch.arange(9) < LENGTHS
+LEFT = RIGHT.flip(1)
+FIELDS = ("hour", "weekday")
+
+
+def model_of(mixer: str = "ea-6", **options) -> SequenceClassifier:
+    torch.manual_seed(0)
+    options = dict(dim=8, depth=2, heads=2, max_len=12) | options
+    return SequenceClassifier(3, 4, mixer=mixer, **options).double()
+
+
+def some_times(B: int, L: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randint(0, 7, (B, L, 2), generator=rng)
+
+
+def padded(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
+    """Row b has the first n_b tokens of x[b] where the mask is True, `fill` elsewhere."""
+    out = torch.full_like(x, fill)
+    out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
+    return out
+
+
+def alone(model: SequenceClassifier, x: torch.Tensor, times=None) -> torch.Tensor:
+    rows = []
+    for b, n in enumerate(LENGTHS.flatten().tolist()):
+        calendar = None if times is None else times[b : b + 1, :n]
+        rows.append(model(x[b : b + 1, :n], calendar=calendar))
+    return torch.cat(rows)
+
+
+@mixers
+@poolings
+@embeds
+@pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
+def test_a_padded_batch_gives_each_row_what_it_gives_alone(mixer, pooling, embed, mask):
+    model, x = model_of(mixer, pooling=pooling, embed=embed), draw(3, 9, 3, seed=0)
+    assert_close(model(padded(x, mask, torch.nan), key_mask=mask), alone(model, x))
+
+
+@poolings
+@embeds
+def test_a_gap_is_closed(pooling, embed):
+    model, x = model_of(pooling=pooling, embed=embed), draw(1, 9, 3, seed=0)
+    kept = [0, 1, 4, 5, 8]
+    mask = torch.zeros(1, 9, dtype=torch.bool)
+    mask[0, kept] = True
+    assert_close(model(x, key_mask=mask), model(x[:, kept]))
+
+
+@pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
+def test_times_are_those_of_the_real_tokens(mask):
+    model, x, times = model_of(calendar=FIELDS), draw(3, 9, 3, seed=0), some_times(3, 9)
+    hidden = padded(times, mask, -99)
+    assert_close(model(padded(x, mask, torch.nan), mask, hidden), alone(model, x, times))
+
+
+@mixers
+@poolings
+@embeds
+def test_no_gradient_comes_from_behind_the_mask(mixer, pooling, embed):
+    model, x = model_of(mixer, pooling=pooling, embed=embed), draw(3, 9, 3, seed=0)
+
+    def gradients(y: torch.Tensor) -> list[torch.Tensor]:
+        # Parameters that nothing depends on: aft's positions when a row has one token.
+        grads = torch.autograd.grad(y.pow(3).sum(), list(model.parameters()), allow_unused=True)
+        return [g for g in grads if g is not None]
+
+    assert_close(
+        gradients(model(padded(x, RIGHT, torch.nan), key_mask=RIGHT)), gradients(alone(model, x))
+    )
+
+
+@mixers
+@poolings
+def test_a_row_without_tokens_gives_the_bias_of_the_head(mixer, pooling):
+    model, x = model_of(mixer, pooling=pooling, embed="conv"), draw(2, 9, 3, seed=0)
+    mask = torch.tensor([[True], [False]]).expand(2, 9)
+    y = model(x.masked_fill(~mask.unsqueeze(-1), torch.nan), key_mask=mask)
+    assert_close(y[1], model.head.bias)
+    assert_close(y[:1], model(x[:1]))
+    y.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def encoded(model: SequenceClassifier, x: torch.Tensor) -> torch.Tensor:
+    return model.encoder(model.embed.positions(model.embed.values(x)))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "formula"),
+    [
+        ("mean", lambda y: y.mean(1)),
+        ("max", lambda y: y.max(1).values),
+        ("last", lambda y: y[:, -1]),
+        ("flatten", lambda y: torch.cat([F.gelu(y).flatten(1), y.new_zeros(3, 3 * 8)], 1)),
+    ],
+)
+def test_each_pooling_is_its_formula(pooling, formula):
+    model, x = model_of(pooling=pooling), draw(3, 9, 3, seed=0)
+    assert_close(model(x), model.head(formula(encoded(model, x))))
+
+
+@mixers
+@pytest.mark.parametrize("pooling", ["mean", "max", "flatten"])  # the last token sees less
+def test_every_parameter_gets_a_gradient(mixer, pooling):
+    model, x = model_of(mixer, pooling=pooling, max_len=9, norm="pre"), draw(3, 9, 3, seed=0)
+    model(x).pow(3).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_positions_can_be_left_out():
+    model, x = model_of(positions=False), draw(2, 9, 3, seed=0)
+    assert_close(model(x), model(x.flip(1)))  # EA sees a set
+    assert not torch.allclose(model_of()(x), model_of()(x.flip(1)))
+    assert model(draw(1, 700, 3, seed=0)).isfinite().all()
+
+
+def test_a_causal_classifier_sees_nothing_later():
+    model, x = model_of(causal=True, pooling="last"), draw(1, 9, 3, seed=0)
+    mask = torch.arange(9).unsqueeze(0) < 5
+    assert_close(model(x, key_mask=mask), model(x[:, :5]))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m, x: m(x[..., :2]), ValueError, r"x must be \[B, L, 3\].*channels = 3, got.*2\)"),
+        (lambda m, x: m(x[0]), ValueError, "x must be"),
+        (lambda m, x: m(x[:, :0]), ValueError, "L >= 1"),
+        (lambda m, x: m(x.long()), TypeError, "x must be a floating-point tensor, got torch.int64"),
+        (lambda m, x: m(x, RIGHT[:, :5]), ValueError, "key_mask must be"),
+        (lambda m, x: m(x, RIGHT.float()), TypeError, "key_mask must be a bool tensor"),
+        (lambda m, x: m(x, calendar=some_times(3, 9)), ValueError, "made without one"),
+        (lambda m, x: m(torch.cat([x, x], 1)), ValueError, "L = 18 .*max_len = 12"),
+    ],
+)
+@pytest.mark.parametrize("pooling", ["mean", "flatten"])
+def test_wrong_input_is_named(call, error, message, pooling):
+    with pytest.raises(error, match=message):
+        call(model_of(pooling=pooling), draw(3, 9, 3, seed=0))
+
+
+def test_a_calendar_that_is_missing_or_misshapen_is_named():
+    model, x = model_of(calendar=FIELDS), draw(3, 9, 3, seed=0)
+    with pytest.raises(ValueError, match="calendar is missing: this model reads hour, weekday"):
+        model(x)
+    with pytest.raises(ValueError, match=r"calendar must be \[3, 9, 2\] for hour, weekday"):
+        model(x, calendar=some_times(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (dict(pooling="sum"), ValueError, "pooling must be one of mean, max, last, flatten"),
+        (dict(pooling="flatten", max_len=None), ValueError, "pooling='flatten' needs max_len"),
+        (dict(embed="patch"), ValueError, "embed must be one of linear, conv, got 'patch'"),
+        (dict(calendar=("year",)), ValueError, "fields must be among"),
+        (dict(positions=1), TypeError, "positions must be a bool"),
+        (dict(width=3), TypeError, "unknown option 'width'"),
+    ],
+)
+def test_wrong_options_are_named(options, error, message):
+    with pytest.raises(error, match=message):
+        model_of(**options)
+    with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
+        SequenceClassifier(3, 0)
+
+
+def test_it_learns_which_of_two_series_rises():
+    torch.manual_seed(0)
+    model = SequenceClassifier(1, 2, dim=16, depth=1, mixer="ea-6")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    labels = torch.arange(32) % 2
+    x = torch.linspace(-1, 1, 10)[None, :, None] * (2 * labels - 1)[:, None, None]
+    x = x + 0.1 * torch.randn(32, 10, 1)
+    for _ in range(30):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+    assert (model(x).argmax(1) == labels).all()
+
+
+@poolings
+def test_a_model_is_stored_and_copied(pooling):
+    model, x = model_of(pooling=pooling, embed="conv"), draw(3, 9, 3, seed=0)
+    other = SequenceClassifier(3, 4, model.config, pooling=pooling, embed="conv").double()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x, RIGHT), model(x, RIGHT))
+    assert torch.equal(copy.deepcopy(model)(x, RIGHT), model(x, RIGHT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["mean", "flatten"])
+def test_a_compiled_classifier_gives_the_same_values_and_gradients(pooling):
+    model, x = model_of(pooling=pooling, embed="conv"), draw(3, 9, 3, seed=0)
+    y, expected = torch.compile(model)(x, LEFT), model(x, LEFT)
+    assert_close(y, expected)
+    grads = (torch.autograd.grad(z.pow(3).sum(), list(model.parameters())) for z in (y, expected))
+    assert_close(*grads)
+
+
+@pytest.mark.slow
+def test_an_exported_classifier_takes_any_batch_and_length():
+    model, sizes = (
+        model_of(embed="conv"),
+        {0: torch.export.Dim("B"), 1: torch.export.Dim("L", max=12)},
+    )
+    program = torch.export.export(
+        model, (draw(3, 9, 3, seed=0), RIGHT), dynamic_shapes=(sizes, sizes)
+    )
+    x, mask = draw(5, 11, 3, seed=1), draw(5, 11, seed=2) > 0
+    assert_close(program.module()(x, mask), model(x, mask))

@@ -1,0 +1,356 @@
+"""The forecaster: rolling out with the state is re-running the whole prefix, for every mixer."""
+
+import copy
+import io
+
+import pytest
+import torch
+from cases import draw
+from torch.testing import assert_close
+
+from eattn.models import Forecaster, ForecasterState
+from eattn.nn import MIXERS
+from eattn.nn.block import TransformerConfig
+
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+# aft has one place for all rows: it goes on from rows of equal length only.
+anywhere = pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "aft"])
+CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
+FIELDS = ("weekday", "hour")
+HORIZON = 5
+LENGTHS = [7, 3, 1]
+RIGHT = torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)
+masks = pytest.mark.parametrize("mask", [RIGHT, RIGHT.flip(1)], ids=["right", "left"])
+# Every option at once, and none
+options = pytest.mark.parametrize(
+    "options", [{}, dict(calendar=FIELDS, positions=True, max_len=32)], ids=["plain", "times"]
+)
+
+
+def model_of(mixer: str = "ea-6", channels: int = 2, **changes) -> Forecaster:
+    torch.manual_seed(0)
+    options = dict(dim=8, depth=2, heads=2) | changes
+    return Forecaster(channels, mixer=mixer, **options).double()
+
+
+def times_for(model: Forecaster, B: int, L: int) -> torch.Tensor | None:
+    if model.embed.calendar is None:
+        return None
+    return torch.randint(0, 7, (B, L, 2), generator=torch.Generator().manual_seed(0))
+
+
+def cut(x: torch.Tensor | None, *index) -> torch.Tensor | None:
+    return None if x is None else x[index]
+
+
+def rerun(model: Forecaster, x: torch.Tensor, horizon: int, times=None) -> torch.Tensor:
+    """The forecast by reading all that is known, again for every value."""
+    L = x.shape[1]
+    for n in range(L, L + horizon):
+        times_so_far = cut(times, slice(None), slice(0, n))
+        x = torch.cat([x, model(x, calendar=times_so_far)[:, -1:]], 1)
+    return x[:, L:]
+
+
+@mixers
+@options
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["f64", "f32"]
+)
+def test_rolling_out_with_the_state_is_rerunning_the_prefix(mixer, options, dtype, tolerance):
+    model, x = model_of(mixer, **options).to(dtype), draw(3, 7, 2, seed=0).to(dtype)
+    times = times_for(model, 3, 7 + HORIZON)
+    forecast = model.rollout(x, HORIZON, calendar=times)
+    assert_close(forecast, rerun(model, x, HORIZON, times), rtol=0, atol=tolerance)
+
+
+def unequal(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
+    """Row b has the first n_b values of x[b] where the mask is True, `fill` elsewhere."""
+    out = torch.full_like(x, fill)
+    out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
+    return out
+
+
+@anywhere
+@options
+@masks
+def test_rows_of_unequal_length_forecast_as_they_do_alone(mixer, options, mask):
+    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
+    known, ahead = times_for(model, 3, 7), times_for(model, 3, HORIZON)
+    alone = []
+    for b, n in enumerate(LENGTHS):
+        row = slice(b, b + 1)
+        times = None if known is None else torch.cat([known[row, :n], ahead[row]], 1)
+        alone.append(rerun(model, x[row, :n], HORIZON, times))
+    times = None if known is None else torch.cat([unequal(known, mask, -99), ahead], 1)
+    forecast = model.rollout(unequal(x, mask, torch.nan), HORIZON, calendar=times, key_mask=mask)
+    assert_close(forecast, torch.cat(alone))
+
+
+@masks
+def test_aft_says_that_it_cannot_go_on_from_rows_of_unequal_length(mask):
+    model, x = model_of("aft"), draw(3, 7, 2, seed=0)
+    with pytest.raises(ValueError, match="key_mask must be all True where mixer 'aft'"):
+        model.rollout(x, HORIZON, key_mask=mask)
+    everything = torch.ones_like(mask)
+    assert_close(model.rollout(x, HORIZON, key_mask=everything), model.rollout(x, HORIZON))
+
+
+@mixers
+@options
+@masks
+def test_a_padded_batch_expects_what_each_row_expects_alone(mixer, options, mask):
+    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    hidden = None if times is None else unequal(times, mask, -99)
+    y = model(unequal(x, mask, torch.nan), calendar=hidden, key_mask=mask)
+    for b, n in enumerate(LENGTHS):
+        row = slice(b, b + 1)
+        assert_close(y[b, mask[b]], model(x[row, :n], calendar=cut(times, row, slice(0, n)))[0])
+    assert not y[~mask].any()
+
+
+@mixers
+@options
+def test_whole_chunks_and_steps_agree(mixer, options):
+    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    whole = model(x, calendar=times)
+    a, state = model(x[:, :4], calendar=cut(times, slice(None), slice(0, 4)), return_state=True)
+    b = model(x[:, 4:], calendar=cut(times, slice(None), slice(4, 7)), state=state)
+    assert_close(torch.cat([a, b], 1), whole)
+    steps, state = [], None
+    for i in range(7):
+        y, state = model.step(x[:, i], state, cut(times, slice(None), i))
+        steps.append(y)
+    assert_close(torch.stack(steps, 1), whole)
+    assert_close(state.expected, whole[:, -1])
+    assert state.seen.tolist() == [7, 7, 7]
+
+
+@mixers
+@options
+def test_a_rollout_goes_on_from_its_own_state(mixer, options):
+    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7 + HORIZON)
+    whole = model.rollout(x, HORIZON, calendar=times)
+    first = cut(times, slice(None), slice(0, 7 + 2))
+    a, state = model.rollout(x, 2, calendar=first, return_state=True)
+    rest = cut(times, slice(None), slice(7 + 2, None))
+    assert_close(
+        torch.cat([a, model.rollout(None, HORIZON - 2, calendar=rest, state=state)], 1), whole
+    )
+    # And from the state after x, without x.
+    _, state = model(x, calendar=cut(times, slice(None), slice(0, 7)), return_state=True)
+    ahead = cut(times, slice(None), slice(7, None))
+    assert_close(model.rollout(None, HORIZON, calendar=ahead, state=state), whole)
+
+
+@anywhere
+def test_new_values_continue_a_state_and_rows_without_any_keep_theirs(mixer):
+    model, x = model_of(mixer), draw(2, 7, 2, seed=0)
+    _, state = model(x[:, :4], return_state=True)
+    new = torch.tensor([[True, True, True], [False, False, False]])
+    forecast = model.rollout(x[:, 4:], HORIZON, key_mask=new, state=state)
+    assert_close(forecast[:1], rerun(model, x[:1], HORIZON))
+    assert_close(forecast[1:], rerun(model, x[1:, :4], HORIZON))
+
+
+@mixers
+def test_nothing_later_is_seen(mixer):
+    model, x = model_of(mixer), draw(3, 7, 2, seed=0)
+    assert_close(model(x)[:, :4], model(torch.cat([x[:, :4], -9 * x[:, 4:]], 1))[:, :4])
+
+
+# ---- the state -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", CONSTANT)
+@options
+def test_the_state_is_as_large_after_8_values_as_after_800(mixer, options):
+    model = model_of(mixer, **{**options, "max_len": 800})
+    sizes = []
+    for n in (8, 800):
+        state = model(draw(2, n, 2, seed=0), calendar=times_for(model, 2, n), return_state=True)[1]
+        sizes.append(state.nbytes)
+        assert state.nbytes == state.encoder.nbytes + 2 * 8 + 2 * 2 * 8  # seen, expected
+    assert sizes[0] == sizes[1]
+
+
+@mixers
+def test_select_reorders_and_repeats_rows(mixer):
+    model, x = model_of(mixer, positions=True, max_len=16), draw(3, 7, 2, seed=0)
+    index = torch.tensor([2, 0, 0, 1])
+    _, state = model(x, return_state=True)
+    forecast = model.rollout(None, HORIZON, state=state.select(index))
+    assert_close(forecast, model.rollout(x, HORIZON)[index])
+
+
+def test_a_state_is_not_changed_by_what_follows():
+    model, x = model_of(), draw(3, 7, 2, seed=0)
+    _, state = model(x, return_state=True)
+    kept = copy.deepcopy(state.seen), state.expected.clone()
+    once = model.rollout(None, HORIZON, state=state)
+    assert torch.equal(model.rollout(None, HORIZON, state=state), once)
+    assert torch.equal(state.seen, kept[0]) and torch.equal(state.expected, kept[1])
+
+
+def test_a_state_is_stored():
+    model, x = model_of(), draw(3, 7, 2, seed=0)
+    _, state = model(x, return_state=True)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    back = torch.load(file, weights_only=True)
+    assert isinstance(back, ForecasterState)
+    assert_close(model.rollout(None, 2, state=back), model.rollout(x, 2))
+
+
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+@options
+def test_the_loss_is_the_mean_square_of_the_next_values_error(options):
+    model, x = model_of(**options), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    y = model(x, calendar=times)
+    assert_close(model.loss(x, times), (y[:, :-1] - x[:, 1:]).square().mean())
+
+
+@options
+@masks
+def test_the_loss_counts_real_targets_only(options, mask):
+    model, x = model_of(**options), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    errors = []
+    for b, n in enumerate(LENGTHS):
+        y = model(x[b : b + 1, :n], calendar=cut(times, slice(b, b + 1), slice(0, n)))[0]
+        errors.append((y[:-1] - x[b, 1:n]).square().flatten())
+    hidden = None if times is None else unequal(times, mask, -99)
+    loss = model.loss(unequal(x, mask, torch.nan), hidden, key_mask=mask)
+    assert_close(loss, torch.cat(errors).mean())
+
+
+@mixers
+def test_gradients_of_the_loss_do_not_come_from_behind_the_mask(mixer):
+    model, x = model_of(mixer), draw(3, 7, 2, seed=0)
+
+    def gradients(fill: float) -> tuple[torch.Tensor, ...]:
+        loss = model.loss(unequal(x, RIGHT, fill), key_mask=RIGHT)
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(0.0), gradients(torch.nan), strict=True))
+
+
+def test_rows_too_short_for_a_target_add_nothing():
+    model, x = model_of(), draw(2, 2, 2, seed=0)
+    mask = torch.tensor([[True, True], [False, True]])
+    assert_close(model.loss(x, key_mask=mask), model.loss(x[:1]))
+    nothing = model.loss(x[1:], key_mask=mask[1:])
+    nothing.backward()
+    assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
+def test_it_learns_to_go_on_with_a_sine():
+    torch.manual_seed(0)
+    model = Forecaster(1, dim=32, depth=2, mixer="ea-6", positions=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    at = torch.arange(40) * 0.5
+    x = torch.sin(at + torch.rand(16, 1) * 6).unsqueeze(-1)
+    before = model.loss(x).item()
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = model.loss(x)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < before / 10
+
+
+# ---- wrong calls ---------------------------------------------------------------------------------
+
+
+def test_a_forecaster_is_causal_whatever_the_config_says():
+    assert Forecaster(1, TransformerConfig(dim=8)).config.causal
+    assert Forecaster(1, dim=8, causal=True).config.causal
+    with pytest.raises(ValueError, match="causal must be True for a forecaster"):
+        Forecaster(1, dim=8, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m, x, s: m(x[..., :1]), ValueError, r"x must be \[B, L, 2\]"),
+        (lambda m, x, s: m(x, calendar=x.long()), ValueError, "made without one"),
+        (lambda m, x, s: m(x, key_mask=RIGHT[:, :2]), ValueError, "key_mask must be"),
+        (lambda m, x, s: m(x, state=s.encoder), TypeError, "state must be a ForecasterState"),
+        (lambda m, x, s: m(x[:2], state=s), ValueError, "state must have 2 rows like x, got 3"),
+        (lambda m, x, s: m.step(x, s), ValueError, r"x_t must be \[B, 2\]"),
+        (lambda m, x, s: m.step(x[:, 0, :1], s), ValueError, r"x must be \[B, L, 2\]"),
+        (lambda m, x, s: m.step(x[:2, 0], s), ValueError, "state must have 2 rows"),
+        (lambda m, x, s: m.rollout(x, 0), ValueError, "horizon must be at least 1, got 0"),
+        (lambda m, x, s: m.rollout(x, 2.0), TypeError, "horizon must be an int, got float"),
+        (lambda m, x, s: m.rollout(None, 2), ValueError, "x is None"),
+        (lambda m, x, s: m.rollout(None, 2, key_mask=RIGHT, state=s), ValueError, "no key_mask"),
+        (lambda m, x, s: m.rollout(x[0], 2), ValueError, r"x must be \[B, L, 2\] or None"),
+        (
+            lambda m, x, s: m.rollout(x, 2, key_mask=RIGHT & (RIGHT.sum(1) > 1)[:, None]),
+            ValueError,
+            "a real value in every row, got none in row 2",
+        ),
+        (lambda m, x, s: m.loss(x[:, :1]), ValueError, "L >= 2, got L = 1"),
+    ],
+)
+def test_wrong_input_is_named(call, error, message):
+    model, x = model_of(), draw(3, 7, 2, seed=0)
+    with pytest.raises(error, match=message):
+        call(model, x, model(x, return_state=True)[1])
+
+
+def test_a_calendar_covers_the_series_and_the_horizon():
+    model, x = model_of(calendar=FIELDS), draw(3, 7, 2, seed=0)
+    with pytest.raises(ValueError, match=r"calendar must be \[3, 12, 2\] for weekday, hour"):
+        model.rollout(x, HORIZON, calendar=times_for(model, 3, 7))
+    with pytest.raises(ValueError, match="calendar is missing: this model reads weekday, hour"):
+        model.rollout(x, HORIZON)
+    with pytest.raises(ValueError, match="calendar is missing"):
+        model.step(x[:, 0])
+    with pytest.raises(TypeError, match="calendar must be a tensor, got list"):
+        model.step(x[:, 0], None, [[1, 2]])
+
+
+def test_positions_must_last_for_the_horizon():
+    model, x = model_of(positions=True, max_len=10), draw(3, 7, 2, seed=0)
+    assert model.rollout(x, 4).shape == (3, 4, 2)
+    with pytest.raises(ValueError, match="need 11 positions, but max_len = 10"):
+        model.rollout(x, 5)
+    with pytest.raises(ValueError, match="L = 11 at start = 0 needs 11 positions"):
+        model(draw(3, 11, 2, seed=0))
+
+
+def test_a_model_is_stored_and_copied():
+    model, x = model_of(calendar=FIELDS, positions=True), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    other = Forecaster(2, model.config, calendar=FIELDS, positions=True).double()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x, calendar=times), model(x, calendar=times))
+    assert torch.equal(copy.deepcopy(model)(x, calendar=times), model(x, calendar=times))
+
+
+@pytest.mark.slow
+def test_a_compiled_forecaster_gives_the_same_values_and_gradients():
+    model, x = model_of(calendar=FIELDS, positions=True), draw(3, 7, 2, seed=0)
+    times = times_for(model, 3, 7)
+    compiled = torch.compile(model)
+    y, expected = (
+        compiled(x, calendar=times, key_mask=RIGHT),
+        model(x, calendar=times, key_mask=RIGHT),
+    )
+    assert_close(y, expected)
+    grads = (torch.autograd.grad(z.pow(3).sum(), list(model.parameters())) for z in (y, expected))
+    assert_close(*grads)
+    step = torch.compile(model.step)
+    with torch.no_grad():
+        _, state = model(x[:, :6], calendar=times[:, :6], return_state=True)
+        y, state = step(x[:, 6], state, times[:, 6])
+    assert_close(y, model(x, calendar=times)[:, -1])
+    assert state.seen.tolist() == [7, 7, 7]

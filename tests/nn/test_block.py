@@ -1,0 +1,244 @@
+"""The block: both orders of the norms, any mixer, masks, states, and its configuration."""
+
+import copy
+import itertools
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import causals, draw
+from torch.testing import assert_close
+
+from eattn.nn import MIXERS
+from eattn.nn.block import TransformerBlock, TransformerConfig
+
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+norms = pytest.mark.parametrize("norm", ["post", "pre"])
+
+# Padding on the right, on the left, in between, and all over
+MASK = torch.tensor(
+    [[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]],
+    dtype=torch.bool,
+)
+
+
+def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
+    torch.manual_seed(0)
+    return TransformerBlock(dim=8, heads=2, mixer=mixer, **changes).double()
+
+
+# ---- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error", "message"),
+    [
+        ("dim", 0, ValueError, "dim must be at least 1, got 0"),
+        ("dim", 8.0, TypeError, "dim must be an int, got float"),
+        ("depth", -1, ValueError, "depth must be at least 1, got -1"),
+        ("heads", True, TypeError, "heads must be an int, got bool"),
+        ("ffn", 0, ValueError, "ffn must be at least 1, got 0"),
+        ("max_len", 0, ValueError, "max_len must be at least 1, got 0"),
+        ("mixer", "mamba", ValueError, "unknown mixer 'mamba': known are ea, ea-2, ea-6, sa"),
+        ("mixer", "ea-5", ValueError, "even N"),
+        ("mixer", 6, TypeError, "mixer must be a name, got int"),
+        ("causal", 1, TypeError, "causal must be a bool, got int"),
+        ("norm", "rms", ValueError, "norm must be 'post' or 'pre', got 'rms'"),
+        ("dropout", 1.0, ValueError, "dropout must be at least 0 and below 1, got 1.0"),
+        ("dropout", -0.1, ValueError, "dropout must be at least 0"),
+        ("dropout", float("nan"), ValueError, "dropout must be at least 0 and below 1, got nan"),
+        ("dropout", "0.1", TypeError, "dropout must be a number, got str"),
+        ("eps", 0.0, ValueError, "eps must be above 0 and below 1, got 0.0"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_allowed(field, value, error, message):
+    with pytest.raises(error, match=message):
+        TransformerConfig(**{field: value})
+
+
+def test_an_unknown_field_lists_the_known_ones():
+    for make in (TransformerBlock, TransformerConfig.bert_base):
+        with pytest.raises(TypeError, match=r"unknown option 'width'.*dim, depth, mixer, heads"):
+            make(width=8)
+
+
+def test_what_is_no_config_is_refused():
+    with pytest.raises(TypeError, match="config must be a TransformerConfig, got int"):
+        TransformerBlock(128)
+
+
+def test_keywords_win_over_the_config():
+    config = TransformerConfig(dim=16, mixer="la", norm="pre")
+    made = TransformerBlock(config, mixer="sa").config
+    assert made == TransformerConfig(dim=16, mixer="sa", norm="pre")
+    assert TransformerBlock().config == TransformerConfig()
+
+
+def test_a_config_is_frozen_and_its_ffn_follows_dim():
+    config = TransformerConfig(dim=16)
+    with pytest.raises(FrozenInstanceError):
+        config.dim = 32
+    assert config.ffn_dim == 64
+    assert replace(config, dim=32).ffn_dim == 128
+    assert replace(config, ffn=5).ffn_dim == 5
+
+
+def test_bert_base_is_berts_and_can_be_changed():
+    config = TransformerConfig.bert_base()
+    assert (config.dim, config.depth, config.heads, config.ffn_dim) == (768, 12, 12, 3072)
+    assert (config.norm, config.dropout, config.max_len, config.eps) == ("post", 0.1, 512, 1e-12)
+    assert TransformerConfig.bert_base(mixer="sa", depth=2) == replace(config, mixer="sa", depth=2)
+
+
+def test_heads_that_do_not_divide_dim_are_refused_where_there_are_heads():
+    with pytest.raises(ValueError, match="heads must divide dim = 10, got 8"):
+        TransformerBlock(dim=10, mixer="sa")
+    assert TransformerBlock(dim=10, mixer="ea-6")(torch.randn(1, 3, 10)).shape == (1, 3, 10)
+
+
+# ---- what it computes ----------------------------------------------------------------------------
+
+
+def ffn(block: TransformerBlock, x: torch.Tensor) -> torch.Tensor:
+    up, _, down = block.ffn
+    return F.gelu(x @ up.weight.T + up.bias) @ down.weight.T + down.bias
+
+
+def layer_norm(norm: torch.nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+    x = x - x.mean(-1, keepdim=True)
+    x = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return x * norm.weight + norm.bias
+
+
+def perturbed(block: TransformerBlock) -> TransformerBlock:
+    """No parameter at a value, such as 0 or 1, that would hide its absence."""
+    with torch.no_grad():
+        for i, parameter in enumerate(block.parameters()):
+            parameter += 0.1 * draw(*parameter.shape, seed=i)
+    return block
+
+
+@mixers
+@causals
+def test_post_ln_norms_the_sum(mixer, causal):
+    block, x = perturbed(block_of(mixer, causal=causal)), draw(2, 7, 8, seed=0)
+    y = layer_norm(block.norm_mixer, x + block.mixer(x))
+    assert_close(block(x), layer_norm(block.norm_ffn, y + ffn(block, y)))
+
+
+@mixers
+@causals
+def test_pre_ln_norms_what_the_branches_get(mixer, causal):
+    block, x = perturbed(block_of(mixer, causal=causal, norm="pre")), draw(2, 7, 8, seed=0)
+    y = x + block.mixer(layer_norm(block.norm_mixer, x))
+    assert_close(block(x), y + ffn(block, layer_norm(block.norm_ffn, y)))
+
+
+class Nothing(torch.nn.Module):
+    """Dropout that drops everything."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x)
+
+
+@norms
+def test_dropout_is_of_what_both_branches_add(norm):
+    block, x = perturbed(block_of(norm=norm)), draw(2, 7, 8, seed=0)
+    block.dropout = Nothing()
+    assert_close(block(x), x if norm == "pre" else block.norm_ffn(block.norm_mixer(x)))
+
+
+def test_dropout_acts_while_training_only():
+    block, x = block_of(dropout=0.5), draw(2, 7, 8, seed=0)
+    assert not torch.equal(block(x), block(x))
+    block.eval()
+    without = block_of()
+    without.load_state_dict(block.state_dict())
+    assert torch.equal(block(x), without(x))
+
+
+@norms
+@mixers
+@causals
+def test_every_parameter_gets_a_gradient(mixer, causal, norm):
+    block = perturbed(block_of(mixer, causal=causal, norm=norm, max_len=7))
+    block(draw(2, 7, 8, seed=0)).pow(3).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in block.parameters())
+
+
+@norms
+@mixers
+@causals
+def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, causal, norm):
+    block, x = block_of(mixer, causal=causal, norm=norm), draw(4, 6, 8, seed=0)
+
+    def run(fill: float) -> list[torch.Tensor]:
+        inputs = x.masked_fill(~MASK.unsqueeze(-1), fill).requires_grad_()
+        y = block(inputs, key_mask=MASK)
+        assert y.isfinite().all()
+        grads = torch.autograd.grad(y[MASK].pow(3).sum(), [inputs, *block.parameters()])
+        assert not grads[0][~MASK].any()
+        return [y[MASK], *grads]
+
+    clean = run(0.0)
+    assert all(torch.equal(a, b) for a, b in zip(clean, run(torch.nan), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(clean, run(torch.inf), strict=True))
+
+
+@norms
+@mixers
+@causals
+def test_packed_sequences_do_not_see_each_other(mixer, causal, norm):
+    block, x = block_of(mixer, causal=causal, norm=norm), draw(1, 9, 8, seed=0)
+    offsets = [0, 4, 5, 9]
+    alone = [block(x[:, a:b]) for a, b in itertools.pairwise(offsets)]
+    packed = block(x, cu_seqlens=torch.tensor(offsets, dtype=torch.int32))
+    assert_close(packed, torch.cat(alone, 1))
+
+
+@norms
+@mixers
+def test_a_block_decodes_through_its_mixer(mixer, norm):
+    block, x = block_of(mixer, causal=True, norm=norm), draw(2, 7, 8, seed=0)
+    y, state = block(x[:, :4], return_state=True)
+    more, state = block(x[:, 4:6], state=state, return_state=True)
+    last, state = block.step(x[:, 6], state)
+    assert_close(torch.cat([y, more, last.unsqueeze(1)], 1), block(x))
+    first, _ = block.step(x[:, 0])
+    assert_close(first, block(x)[:, 0])
+
+
+def test_only_a_causal_block_decodes():
+    block, x = block_of(), draw(2, 7, 8, seed=0)
+    with pytest.raises(ValueError, match="return_state needs causal=True"):
+        TransformerBlock(dim=8, mixer="gru").double()(x, return_state=True)
+    with pytest.raises(ValueError, match="step needs causal=True"):
+        block.step(x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda b, x: b(x[..., :7]), ValueError, "x must be .* with D = dim = 8"),
+        (lambda b, x: b(x[0]), ValueError, "x must be"),
+        (lambda b, x: b(x.long()), TypeError, "x must be a floating-point tensor"),
+        (lambda b, x: b.step(x), ValueError, r"x_t must be \[B, D\]"),
+        (lambda b, x: b(x, key_mask=MASK), ValueError, "key_mask must be"),
+        (lambda b, x: b(x, key_mask=torch.ones(2, 7)), TypeError, "key_mask must be a bool"),
+    ],
+)
+@norms
+def test_wrong_input_is_named(call, error, message, norm):
+    with pytest.raises(error, match=message):
+        call(block_of(causal=True, norm=norm), draw(2, 7, 8, seed=0))
+
+
+@mixers
+def test_a_block_is_stored_and_copied(mixer):
+    block, x = block_of(mixer, causal=True), draw(2, 7, 8, seed=0)
+    other = TransformerBlock(block.config).double()
+    assert not torch.equal(other(x), block(x))
+    other.load_state_dict(block.state_dict())
+    assert torch.equal(other(x), block(x))
+    assert torch.equal(copy.deepcopy(block)(x), block(x))

@@ -1,0 +1,210 @@
+"""The encoder: whole, in chunks and token by token it is one function."""
+
+import copy
+import io
+
+import pytest
+import torch
+from cases import draw
+from torch.testing import assert_close
+
+from eattn.nn import MIXERS
+from eattn.nn.block import TransformerConfig
+from eattn.nn.encoder import EncoderState, TransformerEncoder
+
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+norms = pytest.mark.parametrize("norm", ["post", "pre"])
+CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
+
+
+def encoder_of(mixer: str = "ea-6", **changes) -> TransformerEncoder:
+    torch.manual_seed(0)
+    options = dict(dim=8, depth=2, heads=2, causal=True) | changes
+    return TransformerEncoder(mixer=mixer, **options).double()
+
+
+def in_pieces(encoder, x, *, chunks=(), steps=0):
+    """y and the state, with x read in chunks of these lengths and then token by token."""
+    state, outputs, at = None, [], 0
+    for n in chunks:
+        y, state = encoder(x[:, at : at + n], state=state, return_state=True)
+        outputs.append(y)
+        at += n
+    for i in range(at, at + steps):
+        y, state = encoder.step(x[:, i], state)
+        outputs.append(y.unsqueeze(1))
+    return torch.cat(outputs, 1), state
+
+
+@norms
+@mixers
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["f64", "f32"]
+)
+def test_whole_chunks_and_steps_agree(mixer, norm, dtype, tolerance):
+    encoder, x = encoder_of(mixer, norm=norm).to(dtype), draw(2, 11, 8, seed=0).to(dtype)
+    whole = encoder(x)
+    for pieces in (dict(chunks=(4, 1, 6)), dict(steps=11), dict(chunks=(5,), steps=6)):
+        assert_close(in_pieces(encoder, x, **pieces)[0], whole, rtol=0, atol=tolerance)
+
+
+@mixers
+def test_gradients_agree_too_whole_and_in_chunks(mixer):
+    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
+
+    def gradients(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        used = [p for name, p in encoder.named_parameters() if not name.endswith("mixer.w")]
+        return torch.autograd.grad(y.pow(3).sum(), used)
+
+    assert_close(
+        gradients(in_pieces(encoder, x, chunks=(4, 7))[0]), gradients(encoder(x)), rtol=0, atol=1e-9
+    )
+
+
+@mixers
+def test_a_causal_encoder_sees_nothing_later(mixer):
+    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
+    assert_close(encoder(x)[:, :5], encoder(torch.cat([x[:, :5], 9 * x[:, 5:]], 1))[:, :5])
+
+
+@mixers
+def test_a_state_is_not_changed_by_what_follows(mixer):
+    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
+    with torch.no_grad():
+        _, state = encoder(x[:, :5], return_state=True)
+        once, _ = encoder(x[:, 5:], state=state, return_state=True)
+        encoder.step(x[:, 0], state)
+        assert torch.equal(encoder(x[:, 5:], state=state), once)
+
+
+@mixers
+def test_select_reorders_and_repeats_rows(mixer):
+    encoder, x = encoder_of(mixer), draw(3, 11, 8, seed=0)
+    index = torch.tensor([2, 0, 0, 1])
+    _, state = in_pieces(encoder, x[:, :10], chunks=(6,), steps=4)
+    assert_close(encoder.step(x[index, 10], state.select(index))[0], encoder(x)[index, 10])
+
+
+@pytest.mark.parametrize("mixer", CONSTANT)
+def test_the_state_of_a_recurrent_mixer_does_not_grow(mixer):
+    encoder = encoder_of(mixer)
+    sizes = [encoder(draw(1, n, 8, seed=0), return_state=True)[1].nbytes for n in (8, 800)]
+    assert sizes[0] == sizes[1] > 0
+
+
+@pytest.mark.parametrize("mixer", ["ea", "sa", "sa-math", "aft"])
+def test_the_state_of_any_other_grows_by_a_token_at_a_time(mixer):
+    encoder = encoder_of(mixer)
+    _, state = encoder(draw(1, 8, 8, seed=0), return_state=True)
+    _, after = encoder.step(draw(1, 8, seed=1), state)
+    assert after.nbytes - state.nbytes == 2 * 2 * 8 * 8  # layers, keys and values, D, bytes
+
+
+def test_the_state_counts_the_bytes_of_all_layers():
+    _, state = encoder_of(depth=3)(draw(2, 5, 8, seed=0), return_state=True)
+    assert isinstance(state, EncoderState) and len(state.layers) == 3
+    assert state.nbytes == 3 * 2 * 8 * (7 + 7 + 1) * 8  # layers, B, D, s z shift, bytes
+
+
+def test_a_state_is_stored():
+    encoder, x = encoder_of(), draw(2, 6, 8, seed=0)
+    _, state = encoder(x[:, :5], return_state=True)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    back = torch.load(file, weights_only=True)
+    assert_close(encoder.step(x[:, 5], back)[0], encoder(x)[:, 5])
+
+
+def test_pre_ln_ends_with_a_norm_and_post_ln_with_that_of_its_last_block():
+    x = draw(2, 5, 8, seed=0, scale=5.0)
+    for norm in ("post", "pre"):
+        y = encoder_of(norm=norm)(x)
+        assert_close(y.mean(-1), torch.zeros(2, 5, dtype=torch.float64), rtol=0, atol=1e-9)
+        assert_close(
+            y.var(-1, correction=0), torch.ones(2, 5, dtype=torch.float64), atol=1e-4, rtol=0
+        )
+
+
+def test_the_blocks_run_one_after_the_other():
+    encoder, x = encoder_of(depth=3, causal=False), draw(2, 5, 8, seed=0)
+    y = x
+    for block in encoder.blocks:
+        y = block(y)
+    assert torch.equal(encoder(x), y)
+
+
+@mixers
+@norms
+def test_nan_behind_the_mask_changes_nothing(mixer, norm):
+    encoder, x = encoder_of(mixer, causal=False, norm=norm), draw(2, 6, 8, seed=0)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], dtype=torch.bool)
+
+    def run(fill: float) -> list[torch.Tensor]:
+        y = encoder(x.masked_fill(~mask.unsqueeze(-1), fill), key_mask=mask)
+        assert y.isfinite().all()
+        return [y[mask], *torch.autograd.grad(y[mask].pow(3).sum(), list(encoder.parameters()))]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(0.0), run(torch.nan), strict=True))
+
+
+def test_bert_base_has_85_million_parameters():
+    with torch.device("meta"):
+        encoder = TransformerEncoder(TransformerConfig.bert_base())
+        softmax = TransformerEncoder(TransformerConfig.bert_base(mixer="sa"))
+    D, F = 768, 3072
+    mixer, ffn, norms = 4 * (D * D + D), D * F + F + F * D + D, 2 * 2 * D
+    assert encoder.num_parameters == 12 * (mixer + ffn + norms) == 85_054_464
+    assert softmax.num_parameters == encoder.num_parameters
+    assert "85,054,464 parameters" in repr(encoder)
+
+
+@pytest.mark.parametrize("depth", [1, 12])
+@norms
+def test_at_the_start_signals_and_gradients_keep_their_size(depth, norm):
+    """No layer of a fresh encoder sees gradients a hundred times those of another."""
+    encoder = encoder_of(dim=64, heads=8, depth=depth, norm=norm)
+    encoder(draw(2, 50, 64, seed=0)).pow(3).sum().backward()
+    sizes = torch.stack([block.ffn[0].weight.grad.norm() for block in encoder.blocks])
+    assert sizes.max() < 100 * sizes.min()
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ((1, 2), TypeError, "state must be an EncoderState, got tuple"),
+        (EncoderState(()), ValueError, "a layer for each of 2 blocks, got 0"),
+    ],
+)
+def test_a_wrong_state_is_named(state, error, message):
+    encoder = encoder_of()
+    with pytest.raises(error, match=message):
+        encoder(draw(2, 5, 8, seed=0), state=state)
+    with pytest.raises(error, match=message):
+        encoder.step(draw(2, 8, seed=0), state)
+
+
+@mixers
+def test_an_encoder_is_stored_and_copied(mixer):
+    encoder, x = encoder_of(mixer, norm="pre"), draw(2, 5, 8, seed=0)
+    other = TransformerEncoder(encoder.config).double()
+    other.load_state_dict(encoder.state_dict())
+    assert torch.equal(other(x), encoder(x))
+    assert torch.equal(copy.deepcopy(encoder)(x), encoder(x))
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_gives_the_same_values_and_gradients():
+    encoder, x = encoder_of(), draw(2, 11, 8, seed=0)
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[1, 7:] = False
+    parameters = list(encoder.parameters())
+    compiled = torch.compile(encoder)
+    y, expected = compiled(x, key_mask=mask), encoder(x, key_mask=mask)
+    assert_close(y, expected)
+    grads = (torch.autograd.grad(z[mask].pow(3).sum(), parameters) for z in (y, expected))
+    assert_close(*grads)
+    step = torch.compile(encoder.step)
+    with torch.no_grad():
+        _, state = encoder(x[:, :10], return_state=True)
+        assert_close(step(x[:, 10], state)[0], encoder(x)[:, 10])
