@@ -48,6 +48,29 @@ def alone(model: SequenceClassifier, x: torch.Tensor, times=None) -> torch.Tenso
     return torch.cat(rows)
 
 
+@poolings
+@embeds
+@pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
+@pytest.mark.parametrize("patch", [2, 4, 12])
+def test_patches_hide_no_sample_and_show_no_padding(pooling, embed, mask, patch):
+    model, x = model_of(pooling=pooling, embed=embed, patch=patch), draw(3, 9, 3, seed=0)
+    logits = model(padded(x, mask, torch.nan), key_mask=mask)
+    assert_close(logits, alone(model, x))
+    for sample in range(9):  # each of them matters
+        changed = x.clone()
+        changed[0, sample] += 1.0
+        if pooling != "max":
+            assert not torch.equal(alone(model, changed)[0], logits[0])
+
+
+def test_a_patch_is_one_token_of_all_its_samples():
+    model = model_of(patch=3)
+    plain = SequenceClassifier(9, 4, mixer="ea-6", dim=8, depth=2, heads=2, max_len=4).double()
+    plain.load_state_dict(model.state_dict())
+    x = draw(3, 9, 3, seed=0)
+    assert_close(model(x), plain(x.reshape(3, 3, 9)))
+
+
 @mixers
 @poolings
 @embeds

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn.nn.block import TransformerConfig
@@ -30,11 +31,12 @@ class SeriesEmbedding(nn.Module):
         kind: Literal["linear", "conv"] = "linear",
         calendar: Sequence[str] | None = None,
         positions: bool = False,
+        patch: int = 1,
     ) -> None:
         super().__init__()
         c = config
         self.channels = channels
-        self.values = TokenEmbedding(channels, c.dim, kind=kind)
+        self.values = TokenEmbedding(channels * patch, c.dim, kind=kind)
         self.calendar = None if calendar is None else CalendarEmbedding(c.dim, calendar)
         self.positions = None
         if check_bool("positions", positions):
@@ -49,7 +51,10 @@ class SeriesEmbedding(nn.Module):
         key_mask: Tensor | None = None,
         start: int | Tensor = 0,
     ) -> Tensor:
-        """x [B, L, C], its times [B, L, F] and how many tokens were before it -> [B, L, D]."""
+        """x [B, L, C], its times [B, L, F] and how many tokens were before it -> [B, L, D].
+
+        A token of a `patch` of samples comes as `in_patches` makes it, with C times as many.
+        """
         y: Tensor = self.values(x, key_mask)
         if self.calendar is not None and calendar is not None:
             y = y + self.calendar(calendar, key_mask)
@@ -120,6 +125,24 @@ def from_front(key_mask: Tensor, y: Tensor) -> Tensor:
     """The tokens y [B, L, D] moved back to where `to_front` took them from; 0 where masked."""
     place = (key_mask.cumsum(1) - 1).clamp(min=0)
     return real(_take(y, place), key_mask)
+
+
+def in_patches(
+    patch: int, x: Tensor, key_mask: Tensor | None, calendar: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Each `patch` samples as one token: x [B, L, C] -> [B, ceil(L / patch), patch * C].
+
+    Real samples are in front, as `to_front` puts them; a last patch is filled up with 0. A token is
+    real if its first sample is, and has that one's time.
+    """
+    missing = -x.shape[1] % patch
+    tokens = F.pad(x, (0, 0, 0, missing)).unflatten(1, (-1, patch)).flatten(2)
+    first = slice(None, None, patch)
+    return (
+        tokens,
+        None if key_mask is None else key_mask[:, first],
+        None if calendar is None else calendar[:, first],
+    )
 
 
 def last_real(y: Tensor, key_mask: Tensor | None) -> Tensor:

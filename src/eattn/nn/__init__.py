@@ -1,6 +1,9 @@
 """Layers: element-wise attention, the mechanisms it is compared with, and blocks of any of them."""
 
 from eattn.nn.attention import ElementwiseAttention
+from eattn.nn.block import TransformerBlock, TransformerConfig
+from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
+from eattn.nn.encoder import EncoderState, TransformerEncoder
 from eattn.nn.mixer import Mixer
 from eattn.nn.mixers import MIXERS, check_mixer, make_mixer
 from eattn.nn.stand_in import MultiheadStandIn, replace_attention
@@ -8,10 +11,17 @@ from eattn.nn.states import DecodingState
 
 __all__ = [
     "MIXERS",
+    "CalendarEmbedding",
     "DecodingState",
     "ElementwiseAttention",
+    "EncoderState",
+    "LearnedPositions",
     "Mixer",
     "MultiheadStandIn",
+    "TransformerBlock",
+    "TransformerConfig",
+    "TransformerEncoder",
+    "calendar_fields",
     "check_mixer",
     "make_mixer",
     "replace_attention",
