@@ -23,7 +23,9 @@ RIGHT = torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)
 masks = pytest.mark.parametrize("mask", [RIGHT, RIGHT.flip(1)], ids=["right", "left"])
 # Every option at once, and none
 options = pytest.mark.parametrize(
-    "options", [{}, dict(calendar=FIELDS, positions=True, max_len=32)], ids=["plain", "times"]
+    "options",
+    [{}, dict(calendar=FIELDS, positions=True, max_len=32, residual=True)],
+    ids=["plain", "times"],
 )
 
 
@@ -354,3 +356,13 @@ def test_a_compiled_forecaster_gives_the_same_values_and_gradients():
         y, state = step(x[:, 6], state, times[:, 6])
     assert_close(y, model(x, calendar=times)[:, -1])
     assert state.seen.tolist() == [7, 7, 7]
+
+
+def test_a_residual_forecaster_starts_as_persistence():
+    model, x = model_of(residual=True), draw(3, 7, 2, seed=0)
+    assert_close(model(x), x)
+    assert_close(model.rollout(x, 4), x[:, -1:].expand(-1, 4, -1))
+    torch.nn.init.normal_(model.head.weight)
+    plain = model_of()
+    plain.load_state_dict(model.state_dict())
+    assert_close(model(x), x + plain(x))

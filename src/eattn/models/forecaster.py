@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from eattn.models.tokens import SeriesEmbedding, from_front, last_real, to_front
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.encoder import EncoderState, TransformerEncoder
-from eattn.nn.mixer import check_size
+from eattn.nn.mixer import check_bool, check_size
 
 
 class ForecasterState(NamedTuple):
@@ -37,7 +37,8 @@ class Forecaster(nn.Module):
     Trained in parallel on known values, it forecasts token by token from what it expected, with a
     state that stays as small as the mixer's (constant for ea-N, la, taylor, gru and linear-rnn).
     `calendar` names fields of the sampling times to embed, `positions` learns one vector for each
-    of `max_len` (or 512) places. The config, its fields by keyword, or both (keywords win) say the
+    of `max_len` (or 512) places. `residual` predicts the change from the last value, which is 0
+    before any training. The config, its fields by keyword, or both (keywords win) say the
     rest; a forecaster is causal whatever the config says.
 
     A masked token is no token: a row gives what it gives without it, and its forecast starts after
@@ -57,6 +58,7 @@ class Forecaster(nn.Module):
         *,
         calendar: Sequence[str] | None = None,
         positions: bool = False,
+        residual: bool = False,
         **changes: Any,
     ) -> None:
         super().__init__()
@@ -67,9 +69,13 @@ class Forecaster(nn.Module):
         self.embed = SeriesEmbedding(channels, c, calendar=calendar, positions=positions)
         self.encoder = TransformerEncoder(c)
         self.head = nn.Linear(c.dim, channels)
+        self.residual = check_bool("residual", residual)
+        if residual:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}"
+        return f"channels={self.channels}, residual={self.residual}"
 
     def forward(
         self,
@@ -114,9 +120,9 @@ class Forecaster(nn.Module):
             return_state=return_state,
         )
         if not return_state:
-            return self.head(y), None
+            return self._expect(x, y), None
         y, after = y
-        y = self.head(y)
+        y = self._expect(x, y)
         return y, _advance(state, after, y, key_mask)
 
     def step(
@@ -136,8 +142,13 @@ class Forecaster(nn.Module):
             seen = self._check_state(state, len(x_t)).seen
         token = self.embed(x_t.unsqueeze(1), calendar=calendar, start=seen).squeeze(1)
         y, after = self.encoder.step(token, None if state is None else state.encoder)
-        y = self.head(y)
+        y = self._expect(x_t, y)
         return y, ForecasterState(after, seen + 1, y)
+
+    def _expect(self, x: Tensor, y: Tensor) -> Tensor:
+        """The next value, from this one and what the encoder made of it."""
+        change: Tensor = self.head(y)
+        return x + change if self.residual else change
 
     def rollout(
         self,
