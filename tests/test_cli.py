@@ -11,7 +11,16 @@ from typer.testing import CliRunner
 import eattn
 from eattn import cli
 
-COMMANDS = [[], ["info"], ["demo"], ["bench"], ["bench", "op"]]
+COMMANDS = [
+    [],
+    ["info"],
+    ["demo"],
+    ["bench"],
+    ["bench", "op"],
+    ["reproduce"],
+    ["reproduce", "fig1"],
+    ["reproduce", "fig3"],
+]
 
 
 def shell(*args: str) -> subprocess.CompletedProcess[str]:
@@ -57,6 +66,10 @@ def test_info_names_versions_threads_and_every_backend(capsys):
         (["bench", "op", "--json"], "--json"),
         (["bench", "op", "--json", os.path.join("no", "such", "folder")], "No such file"),
         (["bench", "op", "--json", os.curdir], "directory"),
+        (["reproduce"], "Missing command"),
+        (["reproduce", "fig3", "--orders", "3"], "even"),
+        (["reproduce", "fig3", "--out", __file__], "is a file"),
+        (["reproduce", "fig1", "--out", os.path.join(__file__, "sub")], "Not a directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -22,6 +22,7 @@ LAYERS = [
     {"info"},
     {"bench", "timeseries", "hf", "export", "diagnose"},
     {"demo", "reproduce"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 ]

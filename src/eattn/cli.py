@@ -1,17 +1,14 @@
-"""The command line: `eattn demo | info | bench`. It only reads options and prints.
-
-Modules are imported inside the commands, so that `eattn --help` does not wait for torch.
-"""
+"""The command line: its entry, its errors, and the commands that have no group of their own."""
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 import eattn
+from eattn.commands import bench, data, reproduce
 
 app = typer.Typer(
     name="eattn",
@@ -20,8 +17,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Measure, in one run on this machine.\n\nExample: eattn bench op --quick")
-app.add_typer(bench, name="bench")
+for name, group in (("bench", bench.app), ("data", data.app), ("reproduce", reproduce.app)):
+    app.add_typer(group, name=name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +43,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         message = f"{error.strerror}: {error.filename}"
     line = message.strip().partition("\n")[0]
-    if isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message"):
+    if isinstance(error, (ValueError, OSError, ModuleNotFoundError)) or hasattr(
+        error, "format_message"
+    ):
         return line or type(error).__name__
     return f"{type(error).__name__}: {line} (--debug shows where)"
 
@@ -95,20 +94,3 @@ def demo() -> None:
     from eattn.demo import run
 
     run(Console())
-
-
-@bench.command("op")
-def bench_op(
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, under a minute.")] = False,
-) -> None:
-    """Measure the operator against the paper's code, softmax attention and the streaming limit.
-
-    Checks the numbers first, then times all contenders interleaved. Takes up to five minutes.
-    Example: eattn bench op --json rows.jsonl
-    """
-    from eattn.bench.op import Plan, run
-
-    run(Plan.quick() if quick else Plan(), Console(), json)

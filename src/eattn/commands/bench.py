@@ -1,0 +1,52 @@
+"""`eattn bench op | block`: what things cost on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Measure, in one run on this machine.\n\nExample: eattn bench op --quick")
+
+
+@app.command("op")
+def op(
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, under a minute.")] = False,
+) -> None:
+    """Measure the operator against the paper's code, softmax attention and the streaming limit.
+
+    Checks the numbers first, then times all contenders interleaved. Takes up to five minutes.
+    Example: eattn bench op --json rows.jsonl
+    """
+    from eattn.bench.op import Plan, run
+
+    run(Plan.quick() if quick else Plan(), Console(), json)
+
+
+@app.command("block")
+def block(
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="L = 2048, without exact EA, under two minutes.")
+    ] = False,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", help="Of the sequence, with commas between.")
+    ] = None,
+    mixers: Annotated[
+        str | None, typer.Option("--mixers", help="Names, with commas between; q+k+v is none.")
+    ] = None,
+) -> None:
+    """Measure a training step of one BERT-base block with every mechanism in it.
+
+    A run with --json that was cut off continues where it stopped. Takes some twelve minutes.
+    Example: eattn bench block --json rows.jsonl --mixers q+k+v,ea-6,sa
+    """
+    from eattn.bench.block import Plan, run
+
+    plan = (Plan.quick() if quick else Plan()).changed(lengths=lengths, mixers=mixers)
+    run(plan, Console(), json)

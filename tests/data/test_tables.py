@@ -1,0 +1,216 @@
+"""Tables of the user's own: columns found, and what is wrong named with line and column."""
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from eattn.data import read_table
+
+GOOD = "date,load,OT\n2020-01-01 00:00,1,2.5\n2020-01-01 01:00,,-3\n2020-01-01 02:00,3,4e2\n"
+
+
+@pytest.fixture
+def csv(tmp_path):
+    def write(text: str | bytes, name: str = "toy.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+def hours(*numbers: int) -> list[pd.Timestamp]:
+    return [pd.Timestamp(2020, 1, 1, number) for number in numbers]
+
+
+def test_times_become_ds_and_the_rest_numbers(csv):
+    table = read_table(csv(GOOD))
+    assert (table.name, table.time, table.columns) == ("toy", "date", ["load", "OT"])
+    assert list(table.frame.columns) == ["ds", "load", "OT"]
+    assert list(table.frame["ds"]) == hours(0, 1, 2)
+    assert_array_equal(table.frame["load"], [1, np.nan, 3])
+    assert_array_equal(table.frame["OT"], [2.5, -3, 400])
+    assert (table.frame.dtypes.iloc[1:] == np.float64).all()
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["unix", "windows"])
+def test_delimiters_line_ends_marks_and_gzip_change_nothing(csv, delimiter, end):
+    expected = read_table(csv(GOOD)).frame
+    text = "\ufeff" + GOOD.replace(",", delimiter).replace("\n", end + end)  # and blank lines
+    for path in (csv(text, "a.txt"), csv(gzip.compress(text.encode()), "a.csv.gz")):
+        pd.testing.assert_frame_equal(read_table(path).frame, expected)
+
+
+def test_parquet_is_the_same_table_with_its_times_in_a_column_or_the_index(csv, tmp_path):
+    expected = read_table(csv(GOOD))
+    frame = expected.frame.rename(columns={"ds": "date"})
+    late = frame.set_index(frame.index + 7)  # as a slice of a longer frame has it
+    for number, each in enumerate((frame, frame.set_index("date"), late)):
+        path = tmp_path / f"{number}.parquet"
+        each.to_parquet(path)
+        table = read_table(path)
+        assert table.time == "date"
+        pd.testing.assert_frame_equal(table.frame, expected.frame)
+
+
+def test_quotes_may_hold_delimiters_and_ends_of_lines(csv):
+    text = '"date","a, b","note"\n2020-01-01,1,"two\nlines"\n2020-01-02,"x",""\n'
+    with pytest.raises(ValueError, match="line 4, column 'a, b' must be a finite number, got 'x'"):
+        read_table(csv(text))
+    assert read_table(csv(text.replace('"x"', '"2.5"'))).frame["a, b"].tolist() == [1, 2.5]
+    with pytest.raises(ValueError, match="line 4: 4 cells, the header names 3"):
+        read_table(csv(text.replace('"x"', "2,5")))
+
+
+def test_blanks_around_names_do_not_count(csv):
+    assert read_table(csv(GOOD.replace("load,OT", "load , OT"))).columns == ["load", "OT"]
+
+
+def test_with_a_target_only_that_is_kept(csv):
+    table = read_table(csv(GOOD.replace(",1,", ",one,")), target="OT")
+    assert (table.target, table.columns) == ("OT", ["OT"])
+
+
+def test_columns_of_text_and_without_a_name_are_left_out(csv):
+    text = ",date,city,x\n0,2020-01-01,Rome,1\n1,2020-01-02,Oslo,2\n"
+    table = read_table(csv(text))
+    assert (table.columns, table.text) == (["x"], ("city",))
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "second"),
+    [
+        ("when", "2020-01-01 00:00", "2020-01-01 01:00"),
+        ("when", "2020-01-01T00:00:00Z", "2020-01-01T01:00:00.000Z"),
+        ("when", "2020-01-01T02:00+02:00", "2020-01-01T02:00+01:00"),
+        ("when", "1/1/2020 0:00", "1/1/2020 1:00"),
+        ("when", "01 Jan 2020 00:00", "01 Jan 2020 01:00"),
+        ("Timestamp", "1577836800", "1577840400"),
+        ("time", "1577836800000", "1577840400000"),
+        ("", "2020-01-01 00:00", "2020-01-01 01:00"),  # an index that pandas wrote out
+    ],
+)
+def test_times_are_found_and_read_however_written(csv, header, first, second):
+    table = read_table(csv(f"{header},x,kind\n{first},1,a\n{second},2,b\n"))
+    assert list(table.frame["ds"]) == hours(0, 1)
+    assert table.frame["ds"].dtype == "datetime64[ns]"
+
+
+@pytest.mark.parametrize(
+    ("cells", "day"),
+    [
+        (["31/01/2020", "01/02/2020"], "2020-01-31"),
+        (["01/02/2020", "13/02/2020"], "2020-02-01"),  # days first, as only the second row tells
+        (["01/02/2020", "01/13/2020"], "2020-01-02"),
+        (["20200102", "20200103"], "2020-01-02"),
+    ],
+)
+def test_the_order_of_day_and_month_is_the_one_that_fits_all_rows(csv, cells, day):
+    table = read_table(csv("date,x\n" + "".join(f"{cell},1\n" for cell in cells)))
+    assert table.frame["ds"].iloc[0] == pd.Timestamp(day)
+
+
+def test_a_usual_name_decides_between_columns_of_times(csv):
+    path = csv("made,DS,x\n2020-01-02,2020-01-01,1\n2020-01-03,2020-01-02,2\n")
+    assert read_table(path).time == "DS"
+    assert read_table(path, "made").time == "made"
+
+
+def test_several_series_are_told_apart(csv):
+    text = "{},ds,y\nb,2020-01-01,1\na,2020-01-01,2\nb,2020-01-02,3\na,2020-01-02,4\n"
+    for table in (
+        read_table(csv(text.format("unique_id"))),
+        read_table(csv(text.format("shop")), series="shop"),
+    ):
+        assert list(table.frame.columns) == ["ds", "unique_id", "y"]
+        assert list(table.frame["unique_id"]) == ["b", "a", "b", "a"]
+        assert table.columns == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "toy.csv is empty"),
+        ("\n \n", "toy.csv is empty"),
+        ("date,x\n", "toy.csv has a header and no rows"),
+        ("date\n2020-01-01\n", "line 1 must name a time column and others, got 'date'"),
+        ("2020-01-01,1\n2020-01-02,2\n", "line 1 must name the columns, got 2020-01-01, 1"),
+        ("date,x,x\n2020-01-01,1,2\n", "line 1: two columns are called 'x'"),
+        ("date,x\n2020-01-01,1\n\n2020-01-02\n", "line 4: 1 cells, the header names 2 columns"),
+        ("date,x\n2020-01-01,1\n2020-01-02,2,3\n", "line 3: 3 cells, the header names 2 columns"),
+        ('date,x\n2020-01-01,"1\n', "toy.csv: .* EOF inside string"),
+        ("date,x\n2020-01-01,1\n2020-01-02,b\n", "line 3, column 'x' must be .* got 'b'"),
+        ("date,x\n2020-01-01,1\n2020-01-02,-inf\n", "line 3, column 'x' .* got '-inf'"),
+        ("date,x\n2020-01-01,1\n,2\n", "line 3: the time in column 'date' is missing"),
+        ("date,x\n2020-01-01,1\nsoon,2\n", "line 3, column 'date' must be a time .* got 'soon'"),
+        ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
+        ("time,x\n1,1\n2,2\n", "line 2, column 'time' must be a time such as .* got '1'"),
+        ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
+        ("a,b\n1,x\n2,y\n", "has no column of times, its columns are a, b"),
+        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: say which"),
+        (
+            "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
+            "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
+        ),
+        (
+            "date,x\n2020-01-01,1\n2020-01-02,2\n2020-01-01,3\n",
+            "line 4: 2020-01-01 00:00:00 is there already, in line 2",
+        ),
+        (
+            "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
+            "line 4: 2020-01-01 00:00:00 is there already, in line 3",
+        ),
+        (b"date,x\n2020-01-01,\xff\n", "toy.csv, line 2: not UTF-8"),
+        (b"date,x\n2020-01-01,1\x00\n", "toy.csv is not text; tables must be CSV"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(csv, text, reason):
+    with pytest.raises(ValueError, match=reason) as caught:
+        read_table(csv(text))
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (dict(target="ot"), "has no column 'ot': did you mean 'OT'"),
+        (dict(time="dates"), "has no column 'dates': did you mean 'date'"),
+        (dict(series="wholly other"), "has no column 'wholly other', it has date, load, OT"),
+        (dict(time="date", target="date"), "time and target must be two columns"),
+        (dict(time="OT"), "line 2, column 'OT' must be a time such as .* got '2.5'"),
+    ],
+    ids=str,
+)
+def test_a_column_that_will_not_do_is_named(csv, options, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_table(csv(GOOD), **options)
+
+
+def test_a_second_column_called_ds_is_refused(csv):
+    with pytest.raises(ValueError, match="rename column 'ds'"):
+        read_table(csv("when,ds\n2020-01-01,1\n"), time="when")
+
+
+def test_a_damaged_parquet_file_is_named(csv):
+    with pytest.raises(ValueError, match=r"toy.parquet is not a parquet file"):
+        read_table(csv("not this", "toy.parquet"))
+
+
+def test_a_bad_cell_of_a_parquet_file_is_named_by_its_row(tmp_path):
+    path = tmp_path / "toy.parquet"
+    times = pd.to_datetime(["2020-01-01", "2020-01-02"])
+    pd.DataFrame({"ds": times, "y": ["1", "b"]}).to_parquet(path)
+    with pytest.raises(ValueError, match="row 2, column 'y' must be a finite number, got 'b'"):
+        read_table(path)
+
+
+def test_without_pandas_the_extra_is_named(csv, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"eattn\[timeseries\]"):
+        read_table(csv(GOOD))
