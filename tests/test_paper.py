@@ -1,5 +1,6 @@
 """The equations as `reference` writes them, and the figures PAPER.md gives on why we deviate."""
 
+import itertools
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import eattn
-from eattn.ops import reference
+from eattn.ops import baselines, reference
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -57,6 +58,72 @@ def test_the_recurrence_equals_the_causal_series():
         tokens.append(y)
     assert_close(torch.stack(tokens, 1), reference.ea_series(q, k, v, order=6, causal=True))
     assert_close(torch.stack(tokens, 1), eattn.ea_series(q, k, v, order=6, causal=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_is_a_softmax_of_dot_products(causal):  # Eq. 17
+    q, k, v = normal(3, 1, 5, 3)
+    for i in range(5):
+        j = slice(0, i + 1 if causal else 5)
+        w = torch.exp(k[0, j] @ q[0, i])
+        y = (w[:, None] * v[0, j]).sum(0) / w.sum()
+        assert_close(reference.sa(q, k, v, causal=causal)[0, i], y)
+        assert_close(baselines.sa(*unscaled(q, k, v), causal=causal)[0, 0, i], y)
+
+
+def unscaled(q, k, v):
+    """One head, with the 1 / sqrt(d) undone that Eq. 17 leaves out."""
+    return (x.unsqueeze(1) for x in (q * q.shape[-1] ** 0.5, k, v))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_both_forms_of_linear_attention_agree(causal):  # Eq. 18
+    q, k, v = normal(3, 1, 5, 3)
+    phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()) for x in (q[0], k[0]))  # elu(x) + 1
+    for i in range(5):
+        j = slice(0, i + 1 if causal else 5)
+        w = phi_k[j] @ phi_q[i]
+        left = (w[:, None] * v[0, j]).sum(0) / w.sum()
+        s, z = phi_k[j].mT @ v[0, j], phi_k[j].sum(0)
+        right = (phi_q[i] @ s) / (phi_q[i] @ z)
+        assert_close(left, right)
+        assert_close(reference.la(q, k, v, causal=causal)[0, i], left)
+        y, _ = baselines.linear_attention(baselines.ELU, q[None], k[None], v[None], causal=causal)
+        assert_close(y[0, 0, i], right)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_attention_free_transformer_weighs_keys_by_position(causal):  # Eq. 19
+    (k, v), w = normal(2, 1, 5, 3), normal(5, 5)
+    for i in range(5):
+        j = slice(0, i + 1 if causal else 5)
+        weight = torch.exp(k[0, j] + w[i, j, None])
+        y = (weight * v[0, j]).sum(0) / weight.sum(0)
+        assert_close(reference.aft(k, v, w, causal=causal)[0, i], y)
+        assert_close(baselines.aft(k, v, w, causal=causal)[0, i], y)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_dot_product_expands_as_the_exponential_does(causal):  # Eq. 20
+    q, k, v = normal(3, 1, 9, 3)
+    o = (q @ k.mT)[0]
+    w = (1 + o + o**2 / 2).tril() if causal else 1 + o + o**2 / 2
+    y = (w @ v[0]) / w.sum(1, keepdim=True)
+    assert_close(reference.taylor_dot(q, k, v, order=2, causal=causal)[0], y)
+    fast, _ = baselines.linear_attention(baselines.TAYLOR, q[None], k[None], v[None], causal=causal)
+    assert_close(fast[0, 0], y)
+
+
+def test_a_long_expansion_of_the_dot_product_is_self_attention():  # Eq. 20, Eq. 17
+    q, k, v = normal(3, 1, 9, 3)
+    q = q / math.sqrt(3)
+    exact = reference.sa(q, k, v)
+    errors = [
+        float((reference.taylor_dot(q, k, v, order=n) - exact).abs().max())
+        for n in (2, 6, 10, 14, 40)
+    ]
+    assert all(more < less / 2 for less, more in itertools.pairwise(errors))
+    assert errors[-1] < 1e-12
 
 
 def test_six_terms_as_the_recurrence_lists_them_go_negative():

@@ -65,6 +65,33 @@ def test_cross_attention_equals_the_reference(queries, keys):
     assert_close(value_and_gradients(ea, inputs, key_mask=mask(2, keys)), expected)
 
 
+# Lq, Lk with many channels and with one: blocks of 64 and of 512, cut where the diagonal begins
+AFTER = [(1, 1, 3), (1, 130, 3), (2, 130, 101), (65, 130, 101), (70, 70, 101), (7, 1030, 1)]
+
+
+@pytest.mark.parametrize(("queries", "keys", "dim"), [*AFTER, (600, 1030, 1)])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_queries_after_earlier_keys_are_the_last_rows(queries, keys, dim, masked):
+    """The last query sees the last key, as `reference` aligns them too."""
+    inputs = qkv((2, queries, dim), keys=keys)
+    key_mask = mask(2, keys) if masked else None
+    expected = value_and_gradients(reference.ea, inputs, causal=True, key_mask=key_mask)
+    assert_close(value_and_gradients(exact.ea_after, inputs, key_mask=key_mask), expected)
+
+
+def test_queries_after_earlier_keys_are_part_of_a_whole():
+    q, k, v = qkv((2, 150, 5))
+    whole = ea(q, k, v, causal=True)
+    for first in (0, 1, 63, 64, 149):
+        assert_close(exact.ea_after(q[:, first:], k, v), whole[:, first:])
+
+
+def test_more_queries_than_keys_cannot_follow_them():
+    q, k, v = qkv((1, 5, 2), keys=4)
+    with pytest.raises(ValueError, match="q must be no longer than k, got 5 > 4 tokens"):
+        exact.ea_after(q, k, v)
+
+
 @CAUSAL
 def test_gradients_are_those_of_finite_differences(causal):
     def op(*inputs):
@@ -229,19 +256,22 @@ def test_a_second_derivative_is_refused():
         dq.sum().backward()
 
 
+# VmHWM, not ru_maxrss: that begins with the peak of whoever started the process, pytest's here.
 MEMORY = """
-import resource, torch
+import re, torch
 from eattn.ops import ea
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 torch.set_num_threads(1)
 q, k, v = (torch.randn(1, {L}, 64, requires_grad=True) for _ in range(3))
 ea(q[:, :64], k[:, :64], v[:, :64], causal=True).sum().backward()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 ea(q, k, v, causal=True).sum().backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak() - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_linear_in_the_sequence():
     """[L, L, D] would be 4 GiB; the tensors of [B, L, D] are 1 MiB each."""
     script = [sys.executable, "-c", MEMORY.format(L=4096)]

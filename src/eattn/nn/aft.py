@@ -14,7 +14,8 @@ class AFT(Mixer):
     """y_i = out(sigmoid(q_i) sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij)) in O(LLD) (Eq. 19).
 
     Eq. 19 leaves out the gate sigmoid(q) that AFT's authors have. w is learnt for `max_len`
-    positions, so nothing longer can be read. Decoding keeps all keys and values.
+    positions, so nothing longer can be read, and padding takes up positions too. Decoding keeps all
+    keys and values.
     """
 
     def __init__(self, dim: int, *, max_len: int, causal: bool = False) -> None:
@@ -27,20 +28,21 @@ class AFT(Mixer):
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        start = 0 if state is None else check_cache(state).length
+        q, k, v = self.in_proj(x).chunk(3, -1)
+        k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
+        start = 0 if state is None else check_cache(state, k).length
         stop = start + x.shape[1]
         if stop > self.max_len:
             raise ValueError(
                 f"aft has learnt biases for max_len = {self.max_len} positions, got {stop} tokens;"
                 " make it with a larger max_len"
             )
-        q, k, v = self.in_proj(x).chunk(3, -1)
         if keep or state is not None:
-            k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
             state = KVCache.empty(k, v, max_len=None) if state is None else state
             state = state.append(k, v, key_mask)
-            k, v, key_mask = state.k.squeeze(1), state.v.squeeze(1), state.mask
+            k, v, key_mask = state.k, state.v, state.mask
         w = self.w[start:stop, :stop]
+        k, v = k.squeeze(1), v.squeeze(1)
         y = baselines.aft(k, v, w, causal=self.causal, key_mask=key_mask)
         return self.out_proj(q.sigmoid() * y), state
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
 from eattn.nn.states import KVCache, check_cache
 from eattn.ops import State, ea, ea_series, ea_series_step
-from eattn.ops.checks import check_cu_seqlens, check_mask
+from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
 from eattn.ops.state import check_order
 
@@ -68,7 +68,7 @@ class ElementwiseAttention(Mixer):
             x = self._check(x, key_mask)
         else:
             check_tokens("x", x, "[B, L, D]", self.dim)
-            context = self._check_context(context, key_mask)
+            context = self._check_context(context, key_mask, len(x))
         q, k, v = self._project(x, context)
         if self.order is None:
             y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
@@ -95,7 +95,9 @@ class ElementwiseAttention(Mixer):
             y, state = self.forward(x_t.unsqueeze(1), state=state, return_state=True)
             return y.squeeze(1), state
         q, k, v = self.in_proj(x_t).chunk(3, -1)
-        if state is None:
+        if state is not None:
+            check_state(state, len(q), q, self.order)
+        else:
             wide = torch.promote_types(q.dtype, torch.float32)
             state = State.zeros(len(q), self.dim, order=self.order, device=q.device, dtype=wide)
         y, state = ea_series_step(q, k, v, state)
@@ -131,7 +133,7 @@ class ElementwiseAttention(Mixer):
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
         self._check_decodes("state" if state is not None else "return_state")
         k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
-        cache = KVCache.empty(k, v, max_len=None) if state is None else check_cache(state)
+        cache = KVCache.empty(k, v, max_len=None) if state is None else check_cache(state, k)
         cache = cache.append(k, v, key_mask)
         y = ea_after(q, cache.k.squeeze(1), cache.v.squeeze(1), key_mask=cache.mask)
         return y, cache
@@ -147,8 +149,10 @@ class ElementwiseAttention(Mixer):
             parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
         return torch.cat(parts, 1)
 
-    def _check_context(self, context: Tensor, key_mask: Tensor | None) -> Tensor:
+    def _check_context(self, context: Tensor, key_mask: Tensor | None, rows: int) -> Tensor:
         check_tokens("context", context, "[B, Lk, D]", self.dim)
+        if len(context) != rows:
+            raise ValueError(f"context must have the B = {rows} rows of x, got {len(context)}")
         if self.causal:
             raise ValueError(
                 "context needs causal=False: its tokens have no place among those of x"

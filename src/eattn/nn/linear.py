@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eattn.nn.mixer import Mixer, check_heads, projection
 from eattn.nn.softmax import join_heads, split_heads
-from eattn.nn.states import LinearState
+from eattn.nn.states import LinearState, check_shape
 from eattn.ops import baselines
 
 
@@ -33,10 +33,15 @@ class LinearAttention(Mixer):
         q, k, v = (split_heads(part, self.heads) for part in self.in_proj(x).chunk(3, -1))
         if self.taylor:
             q = q * q.shape[-1] ** -0.5
-        if state is not None and not isinstance(state, LinearState):
-            raise TypeError(f"state must be a LinearState, got {type(state).__name__}")
+        kernel = baselines.TAYLOR if self.taylor else baselines.ELU
+        if state is not None:
+            if not isinstance(state, LinearState):
+                raise TypeError(f"state must be a LinearState, got {type(state).__name__}")
+            d = q.shape[-1]
+            want = (*q.shape[:2], kernel.phi(q[:, :, :0]).shape[-1], d + 1)
+            check_shape(state.s, want, "[B, H, F, d + 1]")
         y, s = baselines.linear_attention(
-            baselines.TAYLOR if self.taylor else baselines.ELU,
+            kernel,
             q,
             k,
             v,

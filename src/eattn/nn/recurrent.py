@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn.nn.mixer import Mixer
-from eattn.nn.states import Hidden
+from eattn.nn.states import Hidden, check_shape
 from eattn.ops import baselines
 
 
@@ -29,10 +29,7 @@ class Recurrence(Mixer):
             return x.new_zeros(len(x), self.hidden)
         if not isinstance(state, Hidden):
             raise TypeError(f"state must be a Hidden, got {type(state).__name__}")
-        if state.h.shape != (len(x), self.hidden):
-            raise ValueError(
-                f"state must hold [{len(x)}, {self.hidden}], got {tuple(state.h.shape)}"
-            )
+        check_shape(state.h, (len(x), self.hidden), "[B, D]")
         return state.h
 
 
@@ -49,7 +46,9 @@ class GRU(Recurrence):
     ) -> tuple[Tensor, Any]:
         before = self._before(x, state)
         h = before.unflatten(1, (-1, self.width)).transpose(0, 1).contiguous()
-        if key_mask is None:
+        if not x.numel():  # which torch refuses
+            y = x.new_zeros(*x.shape[:2], self.hidden)
+        elif key_mask is None:
             y, h = self.gru(x, h)
         else:
             y, h = self._skipping(x, key_mask, h)

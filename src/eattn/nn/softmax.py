@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eattn.nn.mixer import Mixer, check_heads, projection
+from eattn.nn.mixer import Mixer, check_heads, check_size, projection
 from eattn.nn.states import KVCache, check_cache
 from eattn.ops import baselines
 
@@ -27,7 +27,7 @@ class SoftmaxAttention(Mixer):
     ) -> None:
         super().__init__(dim, causal=causal)
         self.heads = check_heads(dim, heads)
-        self.max_len = max_len
+        self.max_len = None if max_len is None else check_size("max_len", max_len)
         self.materialise = materialise
         self.in_proj = projection(dim, 3)
         self.out_proj = projection(dim, 1)
@@ -38,8 +38,9 @@ class SoftmaxAttention(Mixer):
         q, k, v = (split_heads(part, self.heads) for part in self.in_proj(x).chunk(3, -1))
         if keep or state is not None:
             state = KVCache.empty(k, v, max_len=self.max_len) if state is None else state
-            state = check_cache(state).append(k, v, key_mask)
-            k, v, key_mask = state.k, state.v, state.mask
+            state = check_cache(state, k).append(k, v, key_mask)
+            # Tokens read under autocast are kept in its dtype.
+            k, v, key_mask = state.k.to(q.dtype), state.v.to(q.dtype), state.mask
         attend = baselines.sa_math if self.materialise else baselines.sa
         y = attend(q, k, v, causal=self.causal, key_mask=key_mask)
         return self.out_proj(join_heads(y)), state

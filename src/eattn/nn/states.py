@@ -112,7 +112,9 @@ class KVCache:
     def _with_room(self, length: int) -> "KVCache":
         """This cache if nothing is written behind it and `length` tokens fit, else a copy."""
         room = self.keys.shape[2]
-        if self.written[0] == self.length and length <= room:
+        # Outside of inference mode its tensors cannot be written to.
+        frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
+        if self.written[0] == self.length and length <= room and not frozen:
             return self
         room = self.max_len or max(2 * room if length > room else room, length)
         keys, values = (x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (self.k, self.v))
@@ -130,7 +132,17 @@ class KVCache:
         return torch.cat([earlier, new], 1)
 
 
-def check_cache(state: object) -> KVCache:
+def check_cache(state: object, k: Tensor) -> KVCache:
+    """A cache that keys k [B, H, L, d] can be appended to."""
     if not isinstance(state, KVCache):
         raise TypeError(f"state must be a KVCache, got {type(state).__name__}")
+    check_shape(state.k, (*k.shape[:2], state.length, k.shape[3]), "[B, H, length, d]")
     return state
+
+
+def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
+    """That what a state holds fits x and the layer."""
+    if tuple(held.shape) != want:
+        raise ValueError(
+            f"state must hold {axes} = {want} for this x and layer, got {tuple(held.shape)}"
+        )

@@ -6,7 +6,7 @@ keys, whose masked neighbours must be finite; a query that sees no key gives 0, 
 Their literal formulas are in `reference`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,10 @@ from torch.utils.checkpoint import checkpoint
 def sa(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v in O(LLD) time and O(LD) memory, by PyTorch's SDPA (Eq. 17)."""
+    """softmax(q k^T / sqrt(d)) v in O(LLD) time and O(LD) memory, by PyTorch's SDPA (Eq. 17).
+
+    With both `causal` and `key_mask` SDPA wants all pairs spelt out, a byte for each.
+    """
     if key_mask is None and (not causal or q.shape[2] == 1):
         return F.scaled_dot_product_attention(q, k, v)
     if key_mask is None and q.shape[2] == k.shape[2]:
@@ -44,12 +47,14 @@ def sa_math(
 
 
 def _seen(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which keys a query sees [B or 1, 1, Lq, Lk], and which queries see none [.., Lq, 1]."""
-    seen = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-    if causal:
-        seen = seen.tril(k.shape[2] - q.shape[2])
-    if key_mask is not None:
-        seen = seen & key_mask[:, None, None]
+    """Which keys a query sees [B or 1, 1, Lq or 1, Lk], and which queries see none [.., 1]."""
+    if key_mask is None:
+        seen = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device)
+    else:
+        seen = key_mask[:, None, None]
+    if causal and q.shape[2] > 1:
+        every = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        seen = seen & every.tril(k.shape[2] - q.shape[2])
     return seen, ~seen.any(-1, keepdim=True)
 
 
@@ -70,11 +75,11 @@ def _elu(x: Tensor) -> Tensor:
 
 
 def _taylor_features(x: Tensor) -> Tensor:
-    """(1, x_a, x_a x_b for a < b, x_a^2 / sqrt 2): F = 1 + d + d (d + 1) / 2 (Eq. 20)."""
-    d = x.shape[-1]
-    a, b = torch.triu_indices(d, d, device=x.device)
-    scale = torch.where(a == b, x.new_tensor(0.5).sqrt(), 1.0)
-    return torch.cat([torch.ones_like(x[..., :1]), x, x[..., a] * x[..., b] * scale], -1)
+    """(1, x_a, x_a^2 / sqrt 2, x_a x_b for a < b): F = 1 + d + d (d + 1) / 2 (Eq. 20)."""
+    squares = x.square() * 0.5**0.5
+    # By slices: gathering the pairs took longer than the products they go into.
+    pairs = (x[..., a : a + 1] * x[..., a + 1 :] for a in range(x.shape[-1] - 1))
+    return torch.cat([torch.ones_like(x[..., :1]), x, squares, *pairs], -1)
 
 
 def _taylor_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -132,17 +137,20 @@ def _sums(
         again = kernel.recompute and torch.is_grad_enabled()
         return checkpoint(function, *inputs, use_reentrant=False) if again else function(*inputs)
 
-    queries = q.split(kernel.chunk, 2)
-    pairs = list(zip(k.split(kernel.chunk, 2), v1.split(kernel.chunk, 2), strict=True))
+    def chunks(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        return zip(*(x.split(kernel.chunk, 2) for x in inputs), strict=True)
+
+    # Keys that every query sees: all but those among which the queries stand.
+    early = k.shape[2] - q.shape[2] if causal and q.shape[2] > 1 else k.shape[2]
+    for kc, vc in chunks(k[:, :, :early], v1[:, :, :early]):
+        state = run(add, state, kc, vc)
     out = []
-    if causal and q.shape[2] > 1:
-        for qc, (kc, vc) in zip(queries, pairs, strict=True):
+    if early == k.shape[2]:
+        out = [run(read, state, qc) for (qc,) in chunks(q)]
+    else:
+        for qc, kc, vc in chunks(q, k[:, :, early:], v1[:, :, early:]):
             y, state = run(both, state, qc, kc, vc)
             out.append(y)
-    else:
-        for kc, vc in pairs:
-            state = run(add, state, kc, vc)
-        out = [run(read, state, qc) for qc in queries]
     return torch.cat(out, 2), state
 
 
@@ -154,23 +162,58 @@ def aft(
 ) -> Tensor:
     """y_i = sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij) as one matrix product (Eq. 19).
 
-    k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. Keys more
-    than 80 below the largest count as if they were 80 below it, so that none vanishes altogether.
+    k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. Where causal
+    keys lie so far apart that a later one would drown the earlier, rows are worked out one block
+    at a time, which takes longer (not in compiled code, where such keys are drawn nearer).
     """
     wide = torch.promote_types(k.dtype, torch.float32)
     with torch.autocast(k.device.type, enabled=False):
         k, values, w = k.to(wide), v.to(wide), w.to(wide)
+        seen = torch.ones(1, *w.shape, dtype=torch.bool, device=w.device)
+        if causal:
+            seen = seen.tril(w.shape[1] - w.shape[0])
         if key_mask is not None:
             k = k.masked_fill(~key_mask.unsqueeze(-1), torch.finfo(wide).min)
-        if causal:
-            w = w.masked_fill(~torch.ones_like(w, dtype=torch.bool).tril(len(w.mT) - len(w)), -1e9)
-        e_k = torch.exp((k - k.detach().amax(1, keepdim=True)).clamp(min=-80.0))
-        if key_mask is not None:
-            e_k = e_k.masked_fill(~key_mask.unsqueeze(-1), 0.0)
-        e_w = torch.exp(w - w.detach().amax(1, keepdim=True))
-        num, den = (e_w @ torch.cat([e_k * values, e_k], -1)).chunk(2, -1)
-        y = num / den.masked_fill(den == 0, 1.0)
+        if not w.numel() or not k.numel():
+            y = k.new_zeros(k.shape[0], w.shape[0], k.shape[2]) + values.sum() * 0 + w.sum() * 0
+        elif causal and not torch.compiler.is_compiling() and _spread(k, key_mask) > DROWNS:
+            seen = seen if key_mask is None else seen & key_mask.unsqueeze(1)
+            y = _aft_rows(k, values, w, seen)
+        else:
+            y = _aft_product(k, values, w.masked_fill(~seen[0], -torch.inf), key_mask)
     return y.to(v.dtype)
+
+
+DROWNS = 80.0  # e^-80 is nearly the smallest float32
+
+
+def _spread(k: Tensor, key_mask: Tensor | None) -> float:
+    """The largest distance between two keys of a channel."""
+    least = k if key_mask is None else k.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
+    return float((k.amax(1) - least.amin(1)).detach().max())
+
+
+def _aft_product(k: Tensor, v: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
+    """All rows at once: e^w (e^k v) / e^w e^k, both relative to their largest."""
+    e_k = torch.exp((k - k.detach().amax(1, keepdim=True)).clamp(min=-DROWNS))
+    if key_mask is not None:
+        e_k = e_k.masked_fill(~key_mask.unsqueeze(-1), 0.0)
+    e_w = torch.exp(w - w.detach().amax(1, keepdim=True))
+    num, den = (e_w @ torch.cat([e_k * v, e_k], -1)).chunk(2, -1)
+    return num / den.masked_fill(den == 0, 1.0)
+
+
+def _aft_rows(k: Tensor, v: Tensor, w: Tensor, seen: Tensor) -> Tensor:
+    """A softmax over the keys that each row sees, some rows at a time and again in the backward."""
+
+    def rows(k: Tensor, v: Tensor, w: Tensor, seen: Tensor) -> Tensor:
+        hidden = ~seen.unsqueeze(-1)
+        o = (k.unsqueeze(1) + w.unsqueeze(-1)).masked_fill(hidden, -torch.inf)  # [B, i, j, D]
+        return (o.softmax(2).masked_fill(hidden, 0.0) * v.unsqueeze(1)).sum(2)
+
+    size = max(1, 2**22 // k.numel())
+    parts = zip(w.split(size), seen.split(size, 1), strict=True)
+    return torch.cat([checkpoint(rows, k, v, *part, use_reentrant=False) for part in parts], 1)
 
 
 # ---- linear recurrence ---------------------------------------------------------------------------
@@ -206,10 +249,10 @@ class _LinearRNN(torch.autograd.Function):
 
 
 def _scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    B, L, D = a.shape
+    L = a.shape[1]
     T = max(1, int(L**0.5))
     pad = -L % T
-    a, b = F.pad(a, (0, 0, 0, pad)).view(B, -1, T, D), F.pad(b, (0, 0, 0, pad)).view(B, -1, T, D)
+    a, b = (F.pad(x, (0, 0, 0, pad)).unflatten(1, ((L + pad) // T, T)) for x in (a, b))
     out, decay = torch.empty_like(b), torch.empty_like(a)  # within a chunk; and what came before
     for t in range(T):
         decay[:, :, t] = a[:, :, t] * decay[:, :, t - 1] if t else a[:, :, t]
@@ -217,4 +260,4 @@ def _scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     for c in range(a.shape[1]):
         out[:, c].addcmul_(decay[:, c], h.unsqueeze(1))
         h = out[:, c, -1]
-    return out.view(B, -1, D)[:, :L]
+    return out.flatten(1, 2)[:, :L]

@@ -215,7 +215,7 @@ def _average(weight: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _hidden(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> Tensor:
-    """True where query i must not see key j, [B or 1, i, j, 1]; the last query sees the last key."""
+    """True where query i must not see key j, [B or 1, i, j, 1]; the last ones see each other."""
     hidden = torch.zeros(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
     if causal:
         hidden = ~torch.ones_like(hidden).tril(k.shape[1] - q.shape[1])

@@ -1,0 +1,48 @@
+"""Many independent runs side by side, one thread each: small models gain nothing from two."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import torch
+
+from eattn.bench.journal import Journal
+from eattn.bench.measure import Row
+from eattn.bench.progress import Tick
+from eattn.info import cores
+
+
+def run_all(
+    journal: Journal,
+    work: Sequence[tuple[Row, float]],
+    measure: Callable[[Row], Row],
+    tick: Tick,
+    *,
+    jobs: int | None = None,
+) -> None:
+    """Add `key | measure(key)` to the journal for every key it does not have, as they come.
+
+    `work` is a key and its rough cost each. `measure` runs in processes of their own, so it must be
+    a function of a module. The first that fails stops all.
+    """
+    left = [(key, cost) for key, cost in work if not journal.has(key)]
+    if not left:
+        return
+    costs = {id(key): cost for key, cost in left}
+    left.sort(
+        key=lambda pair: -pair[1]
+    )  # the long ones first, or one of them runs alone at the end
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    pool = ProcessPoolExecutor(
+        jobs or cores(), context, initializer=torch.set_num_threads, initargs=(1,)
+    )
+    with pool:
+        runs = {pool.submit(measure, key): key for key, _ in left}
+        try:
+            for run in as_completed(runs):
+                key = runs[run]
+                journal.add(key | run.result())
+                tick(" ".join(str(value) for value in key.values()), costs[id(key)])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

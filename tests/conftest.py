@@ -1,0 +1,18 @@
+"""What holds for whole folders of tests."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+SMALL = {"nn", "models", "train", "timeseries"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Layers and models are tested on small inputs: a second thread costs more than it brings."""
+    threads = torch.get_num_threads()
+    if request.path.parent.name in SMALL:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,220 @@
+"""Mixers to test, inputs for them, and what each must give by its formula, in float64.
+
+`literal` computes a mixer's output from its own parameters: attention by `reference`, head by head,
+recurrences token by token.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from eattn.nn import MIXERS, Mixer, make_mixer
+from eattn.ops import reference
+
+NAMES = (*MIXERS, "ea-0", "ea-12")
+SERIES = tuple(name for name in NAMES if name.startswith("ea-"))
+HEADED = ("sa", "sa-math", "la", "taylor")
+CACHED = ("ea", "sa", "sa-math", "aft")  # their state grows with every token
+CONSTANT = tuple(name for name in NAMES if name not in CACHED)
+RECURRENT = ("gru", "linear-rnn")
+
+names = pytest.mark.parametrize("name", NAMES)
+MODES = {"grad": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+modes = pytest.mark.parametrize("mode", MODES)
+causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def make(
+    name: str,
+    dim: int = 12,
+    *,
+    heads: int = 3,
+    causal: bool,
+    max_len: int | None = None,
+    seed: int = 0,
+) -> Mixer:
+    """A mixer in float64, none of whose parameters is at its start (biases start at 0)."""
+    if name == "aft" and max_len is None:
+        max_len = 300
+    mixer = make_mixer(name, dim, heads=heads, causal=causal, max_len=max_len).double()
+    rng = torch.Generator().manual_seed(seed)
+    for parameter in mixer.parameters():
+        spread = 0.3 if parameter.dim() == 1 else 0.5 * parameter.shape[-1] ** -0.5
+        noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+        parameter.data.copy_(spread * noise)
+    return mixer
+
+
+def tokens(B: int, L: int, dim: int = 12, seed: int = 1) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(B, L, dim, generator=rng, dtype=torch.float64)
+
+
+# Which of [3, L] tokens are real.
+def _holes(L: int) -> Tensor:
+    mask = torch.rand(3, L, generator=torch.Generator().manual_seed(2)) > 0.4
+    mask[:, L // 2] = True
+    return mask
+
+
+def _right(L: int) -> Tensor:
+    return torch.arange(L) < torch.tensor([[L], [L // 2], [1]])
+
+
+def _left(L: int) -> Tensor:
+    return _right(L).flip(1)
+
+
+def _blind(L: int) -> Tensor:
+    mask = _holes(L)
+    mask[1] = False
+    return mask
+
+
+MASKS: dict[str, Callable[[int], Tensor]] = {
+    "holes": _holes,
+    "left-padded": _left,
+    "right-padded": _right,
+    "a row without tokens": _blind,
+}
+masks = pytest.mark.parametrize("masked", MASKS)
+
+
+def same(got: object, want: object) -> None:
+    """Equal but for rounding in float64, which EA-12 amplifies some thousand times."""
+    assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
+def differentiate(
+    mixer: Mixer, x: Tensor, y: Tensor, real: Tensor | None = None, *, context: Tensor | None = None
+) -> list[Tensor]:
+    """y and the gradients of x, of a context and of every parameter, from the real tokens of y."""
+    rng = torch.Generator().manual_seed(3)
+    gy = torch.randn(y.shape, generator=rng, dtype=torch.float64)
+    if real is not None:
+        y, gy = y[real], gy[real]
+    inputs = [x, *([] if context is None else [context]), *mixer.parameters()]
+    # `materialize`: a token alone leaves out the parameters that only concern others
+    return [y.detach(), *torch.autograd.grad(y, inputs, gy, materialize_grads=True)]
+
+
+def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    """What the mixer must give at every real token."""
+    if key_mask is not None:
+        x = torch.where(key_mask.unsqueeze(-1), x, 0.0)
+    kind = type(mixer).__name__
+    if kind == "GRU":
+        return F.linear(_gru(mixer, x, key_mask), *_weights(mixer.out_proj))
+    if kind == "LinearRNN":
+        return F.linear(_linear_rnn(mixer, x, key_mask), *_weights(mixer.out_proj))
+    q, k, v = F.linear(x, *_weights(mixer.in_proj)).split(mixer.dim, -1)
+    seen = dict(causal=mixer.causal, key_mask=key_mask)
+    if kind == "AFT":  # Eq. 19
+        w = mixer.w[: x.shape[1], : x.shape[1]]
+        y = torch.sigmoid(q) * reference.aft(k, v, w, **seen)
+    elif kind == "ElementwiseAttention":
+        if mixer.order is None:
+            y = reference.ea(q, k, v, **seen)
+        else:
+            y = reference.ea_series_shifted(q, k, v, order=mixer.order, **seen)
+    else:
+        y = torch.cat([_head(mixer, *qkv, seen) for qkv in _heads(mixer, q, k, v)], -1)
+    return F.linear(y, *_weights(mixer.out_proj))
+
+
+def _weights(linear: torch.nn.Linear) -> tuple[Tensor, Tensor]:
+    return linear.weight, linear.bias
+
+
+def _heads(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    d = mixer.dim // mixer.heads
+    return zip(q.split(d, -1), k.split(d, -1), v.split(d, -1), strict=True)
+
+
+def _head(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, seen: dict) -> Tensor:
+    scaled = q / math.sqrt(q.shape[-1])
+    if not hasattr(mixer, "taylor"):
+        return reference.sa(scaled, k, v, **seen)  # Eq. 17
+    if mixer.taylor:
+        return reference.taylor_dot(scaled, k, v, order=2, **seen)  # Eq. 20
+    return reference.la(q, k, v, **seen)  # Eq. 18
+
+
+def _walk(
+    x: Tensor, key_mask: Tensor | None, h: Tensor, cell: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """h = cell(x_t, h) over real tokens, forwards: [B, L, D] -> [B, L, width]."""
+    after = []
+    for t in range(x.shape[1]):
+        new = cell(x[:, t], h)
+        h = new if key_mask is None else torch.where(key_mask[:, t, None], new, h)
+        after.append(h)
+    return torch.stack(after, 1)
+
+
+def _both_ways(
+    mixer: Mixer, x: Tensor, key_mask: Tensor | None, cells: list[Callable[..., Tensor]]
+) -> Tensor:
+    h = x.new_zeros(len(x), mixer.width)
+    there = _walk(x, key_mask, h, cells[0])
+    if mixer.causal:
+        return there
+    backwards = None if key_mask is None else key_mask.flip(1)
+    return torch.cat([there, _walk(x.flip(1), backwards, h, cells[1]).flip(1)], -1)
+
+
+def _gru(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """r, z = sigmoid(...), n = tanh(W x + b + r (U h + c)), h = (1 - z) n + z h."""
+
+    def cell(direction: str) -> Callable[[Tensor, Tensor], Tensor]:
+        w, u, b, c = (
+            getattr(mixer.gru, f"{kind}_l0{direction}")
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+
+        def step(x_t: Tensor, h: Tensor) -> Tensor:
+            (xr, xz, xn), (hr, hz, hn) = (
+                F.linear(x_t, w, b).chunk(3, -1),
+                F.linear(h, u, c).chunk(3, -1),
+            )
+            r, z = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
+            return (1 - z) * torch.tanh(xn + r * hn) + z * h
+
+        return step
+
+    directions = [""] if mixer.causal else ["", "_reverse"]
+    return _both_ways(mixer, x, key_mask, [cell(direction) for direction in directions])
+
+
+def _linear_rnn(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """h_t = a_t h_(t-1) + (1 - a_t) u_t, gated by silu(g_t)."""
+    ways = 1 if mixer.causal else 2
+    a, u, g = (part.chunk(ways, 0) for part in mixer.in_proj.weight.chunk(3, 0))
+    a0, u0, g0 = (part.chunk(ways, 0) for part in mixer.in_proj.bias.chunk(3, 0))
+
+    def cell(way: int) -> Callable[[Tensor, Tensor], Tensor]:
+        def step(x_t: Tensor, h: Tensor) -> Tensor:
+            keep = torch.sigmoid(F.linear(x_t, a[way], a0[way]))
+            return keep * h + (1 - keep) * F.linear(x_t, u[way], u0[way])
+
+        return step
+
+    h = _both_ways(mixer, x, key_mask, [cell(way) for way in range(ways)])
+    gates = [F.silu(F.linear(x, g[way], g0[way])) for way in range(ways)]
+    return h * torch.cat(gates, -1)
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """New memory is full of NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -1,0 +1,254 @@
+"""The layer of element-wise attention: cross-attention, packing, memory, orders, its start."""
+
+import copy
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from mixing import MASKS, causals, differentiate, same, tokens
+
+import eattn
+from eattn import State
+from eattn.nn import ElementwiseAttention
+from eattn.ops import reference
+
+orders = pytest.mark.parametrize("order", [None, 0, 2, 6, 12])
+
+
+def layer(dim: int = 7, *, seed: int = 0, **options) -> ElementwiseAttention:
+    """In float64, with biases that are not 0."""
+    torch.manual_seed(seed)
+    made = ElementwiseAttention(dim, **options).double()
+    for name, parameter in made.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.normal_(std=0.3)
+    return made
+
+
+def projected(made: ElementwiseAttention, x: torch.Tensor, context: torch.Tensor | None = None):
+    """q of x, k and v of the context."""
+    of_x = made.in_proj(x).split(made.dim, -1)
+    of_context = of_x if context is None else made.in_proj(context).split(made.dim, -1)
+    return of_x[0], *of_context[1:]
+
+
+@causals
+def test_exact_attention_is_ea_of_the_projections(causal):
+    made, x, mask = layer(order=None, causal=causal), tokens(3, 70, 7), MASKS["holes"](70)
+    for key_mask in (None, mask):
+        y = made.out_proj(eattn.ea(*projected(made, x), causal=causal, key_mask=key_mask))
+        real = slice(None) if key_mask is None else key_mask
+        same(made(x, key_mask)[real], y[real])
+
+
+@causals
+def test_the_series_is_ea_series_of_the_projections(causal):
+    made, x = layer(order=4, causal=causal), tokens(3, 70, 7)
+    y = made.out_proj(eattn.ea_series(*projected(made, x), order=4, causal=causal))
+    assert torch.equal(made(x), y)
+
+
+@orders
+@pytest.mark.parametrize(("L", "Lk"), [(1, 9), (9, 1), (5, 70), (5, 5)])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_cross_attention_reads_keys_and_values_from_the_context(order, L, Lk, masked, bias):
+    made = layer(order=order, bias=bias)
+    x, context = tokens(3, L, 7).requires_grad_(), tokens(3, Lk, 7, seed=5).requires_grad_()
+    mask = MASKS["a row without tokens"](Lk) if masked else None
+    qkv = projected(made, x, context)
+    if order is None:
+        y = reference.ea(*qkv, key_mask=mask)
+    else:
+        y = reference.ea_series_shifted(*qkv, order=order, key_mask=mask)
+    want = differentiate(made, x, made.out_proj(y), context=context)
+    same(differentiate(made, x, made(x, mask, context=context), context=context), want)
+
+
+@orders
+def test_nothing_of_the_context_is_read_behind_the_mask(order):
+    made, x, mask = layer(order=order), tokens(3, 4, 7).requires_grad_(), MASKS["holes"](9)
+    clean = tokens(3, 9, 7, seed=5)
+    dirty = clean.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    want, got = (
+        differentiate(made, x, made(x, mask, context=z.requires_grad_()), context=z)
+        for z in (clean, dirty)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    assert not got[2][~mask].any()
+
+
+@orders
+def test_attending_to_itself_is_having_itself_for_context(order):
+    made, x = layer(order=order), tokens(2, 9, 7)
+    same(made(x, context=x), made(x))
+
+
+@orders
+@causals
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_packed_sequences_are_each_alone_masked_or_not(order, causal, masked):
+    made, x, cuts = layer(order=order, causal=causal), tokens(1, 80, 7), [0, 3, 3, 70, 80]
+    mask = MASKS["holes"](80)[:1] if masked else None
+    got = made(x, mask, cu_seqlens=torch.tensor(cuts))
+    for a, b in pairwise(cuts):
+        part = None if mask is None else mask[:, a:b]
+        same(got[:, a:b], made(x[:, a:b], part))
+
+
+@pytest.mark.parametrize("order", [0, 2, 6, 12])
+def test_packed_sequences_leave_a_state_each(order):
+    made, x = layer(order=order, causal=True), tokens(1, 8, 7)
+    _, states = made(x, cu_seqlens=torch.tensor([0, 3, 3, 8]), return_state=True)
+    y_t, _ = made.step(x[0, :3], states)
+    same(y_t[0], made(torch.cat([x[:, :3], x[:, :1]], 1))[0, -1])
+    same(y_t[1], made(x[:, 1:2])[0, 0])
+    same(y_t[2], made(torch.cat([x[:, 3:], x[:, 2:3]], 1))[0, -1])
+
+
+def test_packed_exact_attention_keeps_no_state():
+    made, x = layer(order=None, causal=True), tokens(1, 8, 7)
+    with pytest.raises(ValueError, match="cu_seqlens goes without state and return_state"):
+        made(x, cu_seqlens=torch.tensor([0, 8]), return_state=True)
+
+
+@pytest.mark.parametrize("order", [0, 2, 6, 12])
+def test_a_full_layer_reads_from_a_memory(order):
+    """A state given to a non-causal layer is as good as the tokens it was made of."""
+    made, x, earlier = layer(order=order), tokens(2, 9, 7), tokens(2, 5, 7, seed=5)
+    _, memory = made(earlier, return_state=True)
+    both = torch.cat([earlier, x], 1)
+    y, after = made(x, state=memory, return_state=True)
+    same(y, made(both)[:, 5:])
+    same(list(after), list(made(both, return_state=True)[1]))
+    same(made(x, context=earlier), made(x, context=earlier[:, :0], state=memory))
+
+
+@orders
+def test_a_layer_without_biases_has_none(order):
+    made = layer(order=order, bias=False)
+    assert [name for name, _ in made.named_parameters()] == ["in_proj.weight", "out_proj.weight"]
+    x = tokens(2, 9, 7)
+    q, k, v = (x @ w.mT for w in made.in_proj.weight.split(7))
+    y = reference.ea(q, k, v) if order is None else reference.ea_series(q, k, v, order=order)
+    same(made(x), y @ made.out_proj.weight.mT)
+
+
+@causals
+@pytest.mark.parametrize("source", [None, 2, 6])
+def test_orders_share_their_parameters(causal, source):
+    made, x = layer(order=source, causal=causal), tokens(2, 9, 7)
+    for order in (None, 0, 2, 6, 16):
+        other = layer(order=order, causal=causal, seed=1)
+        other.load_state_dict(made.state_dict())
+        if order is None:
+            y = eattn.ea(*projected(made, x), causal=causal)
+        else:
+            y = eattn.ea_series(*projected(made, x), order=order, causal=causal)
+        same(other(x), made.out_proj(y))
+
+
+def test_a_high_order_comes_close_to_exact_attention():
+    made, x = layer(32, order=None, bias=False), tokens(2, 50, 32)
+    errors = []
+    for order in (2, 6, 16):
+        series = copy.deepcopy(made)
+        series.order = order
+        errors.append(float((series(x) - made(x)).detach().norm()))
+    assert errors[0] > 5 * errors[1] > 500 * errors[2]
+
+
+def test_the_layer_tells_its_order():
+    assert "dim=7, order=6, causal=True" in repr(ElementwiseAttention(7, causal=True))
+    assert "dim=7, order=None, causal=False" in repr(ElementwiseAttention(7, order=None))
+
+
+def test_queries_and_keys_start_small_and_values_of_unit_size():
+    """Where EA-6 is within a per cent of exact EA, for inputs of unit variance."""
+    torch.manual_seed(0)
+    made, x = ElementwiseAttention(256), torch.randn(4, 200, 256)
+    q, k, v = made.in_proj(x).detach().split(256, -1)
+    assert q.std() == pytest.approx(0.5, rel=0.05) and k.std() == pytest.approx(0.5, rel=0.05)
+    assert v.std() == pytest.approx(1.0, rel=0.05)
+    assert not made.in_proj.bias.any() and not made.out_proj.bias.any()
+    with torch.no_grad():
+        series, exact = eattn.ea_series(q, k, v), eattn.ea(q, k, v)
+    assert (series - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize("order", [0, 2, 6, 12])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_state_is_as_wide_as_its_sums(order, dtype):
+    made = layer(order=order, causal=True).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    x = tokens(2, 5, 7).to(dtype)
+    y_t, first = made.step(x[:, 0])
+    y, state = made(x, return_state=True)
+    assert {z.dtype for z in (*first, *state)} == {wide} and y.dtype == y_t.dtype == dtype
+
+
+def test_a_float64_state_keeps_a_float32_stream_accurate():
+    made, x = layer(order=6, causal=True).float(), tokens(2, 5, 7).float()
+    state = State.zeros(2, 7, order=6, dtype=torch.float64)
+    for t in range(5):
+        y_t, state = made.step(x[:, t], state)
+    assert state.s.dtype == torch.float64 and y_t.dtype == torch.float32
+    torch.testing.assert_close(y_t, made(x)[:, 4])
+
+
+@pytest.mark.parametrize("order", [6, None])
+def test_decoding_under_autocast_stays_close(order):
+    made, x = layer(order=order, causal=True).float(), tokens(2, 9, 7).float()
+    want, state = made(x)[:, -1], None
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for t in range(9):
+            y_t, state = made.step(x[:, t], state)
+    assert (y_t - want).abs().max() < 0.03 * want.abs().max()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@causals
+def test_compile_sees_one_graph(causal):
+    made, x = layer(order=6, causal=causal).float(), tokens(2, 9, 7).float().requires_grad_()
+    compiled = torch.compile(made, fullgraph=True)
+    for key_mask in (None, MASKS["holes"](9)[:2]):
+        y, want = compiled(x, key_mask), made(x, key_mask)
+        torch.testing.assert_close(y, want)
+        grads, expected = (torch.autograd.grad(z.square().sum(), x) for z in (y, want))
+        torch.testing.assert_close(grads, expected)
+
+
+X, CONTEXT = torch.zeros(2, 5, 12), torch.zeros(2, 4, 12)
+FULL, CAUSAL = ElementwiseAttention(12), ElementwiseAttention(12, causal=True)
+MASK = torch.ones(2, 5, dtype=torch.bool)
+CALLS = {
+    "odd order": (lambda: ElementwiseAttention(12, order=5), ValueError, "order must be even"),
+    "order 18": (lambda: ElementwiseAttention(12, order=18), ValueError, "between 0 and 16"),
+    "a float": (lambda: ElementwiseAttention(12, order=6.0), TypeError, "order must be an int"),
+    "no bool": (lambda: ElementwiseAttention(12, bias=1), TypeError, "bias must be a bool"),
+    "causal": (lambda: CAUSAL(X, context=CONTEXT), ValueError, "context needs causal=False"),
+    "another dim": (lambda: FULL(X, context=CONTEXT[..., 1:]), ValueError, "context must be"),
+    "another rank": (lambda: FULL(X, context=CONTEXT[0]), ValueError, "context must be [B, Lk, D]"),
+    "integers": (lambda: FULL(X, context=CONTEXT.int()), TypeError, "context must be"),
+    "other rows": (lambda: FULL(X, context=CONTEXT[:1]), ValueError, "context"),
+    "x": (lambda: FULL(X[0], context=CONTEXT), ValueError, "x must be [B, L, D]"),
+    "mask over x": (lambda: FULL(X, MASK, context=CONTEXT), ValueError, "key_mask must be [B, Lk]"),
+    "a state of order 2": (
+        lambda: CAUSAL(X, state=State.zeros(2, 12, order=2)),
+        ValueError,
+        "state must be of order 6, got order 2",
+    ),
+    "a step after order 2": (
+        lambda: CAUSAL.step(X[:, 0], State.zeros(2, 12, order=2)),
+        ValueError,
+        "state must be of order 6, got order 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "text"), CALLS.values(), ids=CALLS)
+def test_bad_input_is_named(call, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        call()

@@ -1,0 +1,237 @@
+"""Wrong calls of a mixer get an error that names the argument and says what would do."""
+
+import re
+
+import pytest
+import torch
+from mixing import HEADED, NAMES, SERIES, causals, names
+
+from eattn.nn import MIXERS, Mixer, check_mixer, make_mixer
+
+X = torch.zeros(2, 5, 12)
+ONE = X[:1]
+MASK = torch.ones(2, 5, dtype=torch.bool)
+CU = torch.tensor([0, 2, 5])
+
+# What is wrong with a call of any mixer: the call, the error, its beginning or a part of it
+CALLS = {
+    "a wrong dim": (lambda m: m(X[..., :11]), ValueError, "x must be [B, L, D] with D = dim = 12"),
+    "no batch": (lambda m: m(X[0]), ValueError, "x must be [B, L, D]"),
+    "heads already split": (lambda m: m(X.view(2, 5, 3, 4)), ValueError, "x must be [B, L, D]"),
+    "integers": (lambda m: m(X.long()), TypeError, "x must be a floating-point tensor"),
+    "complex numbers": (lambda m: m(X.cfloat()), TypeError, "x must be a floating-point tensor"),
+    "a list": (lambda m: m([[[0.0] * 12]]), TypeError, "x must be a floating-point tensor"),
+    "None": (lambda m: m(None), TypeError, "x must be a floating-point tensor, got NoneType"),
+    "a mask too short": (lambda m: m(X, MASK[:, 1:]), ValueError, "key_mask must be [B, Lk]"),
+    "a mask of one row": (lambda m: m(X, MASK[:1]), ValueError, "key_mask must be [B, Lk]"),
+    "a square mask": (
+        lambda m: m(X, torch.ones(2, 5, 5, dtype=torch.bool)),
+        ValueError,
+        "key_mask must be [B, Lk]",
+    ),
+    "a mask of floats": (lambda m: m(X, MASK.float()), TypeError, "key_mask must be a bool"),
+    "a mask of ints": (lambda m: m(X, MASK.long()), TypeError, "key_mask must be a bool"),
+    "a mask as list": (lambda m: m(X, [[True] * 5] * 2), TypeError, "key_mask must be a bool"),
+    "packing of two rows": (
+        lambda m: m(X, cu_seqlens=CU),
+        ValueError,
+        "cu_seqlens packs sequences along L and needs B = 1",
+    ),
+    "offsets short of L": (
+        lambda m: m(ONE, cu_seqlens=CU[:2]),
+        ValueError,
+        "cu_seqlens must run from 0 to L = 5",
+    ),
+    "offsets that fall": (
+        lambda m: m(ONE, cu_seqlens=torch.tensor([0, 4, 2, 5])),
+        ValueError,
+        "cu_seqlens must not decrease",
+    ),
+    "offsets of floats": (
+        lambda m: m(ONE, cu_seqlens=CU.float()),
+        TypeError,
+        "cu_seqlens must be an int32 or int64 tensor",
+    ),
+    "offsets as list": (
+        lambda m: m(ONE, cu_seqlens=[0, 5]),
+        TypeError,
+        "cu_seqlens must be an int32 or int64 tensor",
+    ),
+}
+STEPS = {
+    "a sequence": (lambda m: m.step(X), ValueError, "x_t must be [B, D] with D = dim = 12"),
+    "a vector": (lambda m: m.step(X[0, 0]), ValueError, "x_t must be [B, D]"),
+    "a wrong dim": (lambda m: m.step(X[:, 0, 1:]), ValueError, "x_t must be [B, D]"),
+    "integers": (lambda m: m.step(X[:, 0].long()), TypeError, "x_t must be a floating-point"),
+}
+
+
+def raises(error: type[Exception], text: str):
+    return pytest.raises(error, match=re.escape(text))
+
+
+def mixer(name: str, *, causal: bool, dim: int = 12, heads: int = 3) -> Mixer:
+    return make_mixer(name, dim, heads=heads, causal=causal)
+
+
+@names
+@causals
+@pytest.mark.parametrize(("call", "error", "text"), CALLS.values(), ids=CALLS)
+def test_a_bad_input_is_named(name, causal, call, error, text):
+    with raises(error, text):
+        call(mixer(name, causal=causal))
+
+
+@names
+@pytest.mark.parametrize(("call", "error", "text"), STEPS.values(), ids=STEPS)
+def test_a_bad_token_is_named(name, call, error, text):
+    with raises(error, text):
+        call(mixer(name, causal=True))
+
+
+@names
+def test_a_full_mixer_does_not_step(name):
+    with raises(ValueError, "step needs causal=True"):
+        mixer(name, causal=False).step(X[:, 0])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
+def test_a_full_mixer_has_no_state(name):
+    """But for EA-series, where one is memory to read from."""
+    _, state = mixer(name, causal=True)(X, return_state=True)
+    full = mixer(name, causal=False)
+    with raises(ValueError, "return_state needs causal=True"):
+        full(X, return_state=True)
+    with raises(ValueError, "state needs causal=True"):
+        full(X, state=state)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
+def test_packing_keeps_no_state(name):
+    causal = mixer(name, causal=True)
+    _, state = causal(ONE, return_state=True)
+    for options in ({"state": state}, {"return_state": True}):
+        with raises(ValueError, "cu_seqlens goes without"):
+            causal(ONE, cu_seqlens=CU, **options)
+
+
+@names
+def test_a_state_of_another_kind_is_refused(name):
+    causal = mixer(name, causal=True)
+    own = type(causal.step(X[:, 0])[1])
+    donors = ("ea-6", "sa", "la", "gru")  # one of each kind of state
+    others = [mixer(donor, causal=True).step(X[:, 0])[1] for donor in donors]
+    wrong = [state for state in others if not isinstance(state, own)]
+    assert len(wrong) == 3
+    for state in (*wrong, X, 7, (X, X, X)):
+        with pytest.raises(TypeError, match=r"state must be an? .*, got"):
+            causal.step(X[:, 0], state)
+        with pytest.raises(TypeError, match=r"state must be an? .*, got"):
+            causal(X, state=state)
+
+
+def states_of_wrong_shape(name: str) -> dict[str, object]:
+    """Of two rows too many or one too few, of another dim, of other heads or another order."""
+    token = torch.zeros(2, 24)
+    wrong = {
+        "fewer rows": mixer(name, causal=True).step(X[:1, 0])[1],
+        "more rows": mixer(name, causal=True).step(X[:, 0].repeat(2, 1))[1],
+        "a wider dim": mixer(name, causal=True, dim=24).step(token)[1],
+    }
+    if name in HEADED:
+        wrong["other heads"] = mixer(name, causal=True, heads=6).step(X[:, 0])[1]
+    if name in SERIES:
+        other = "ea-4" if name != "ea-4" else "ea-2"
+        wrong["another order"] = mixer(other, causal=True).step(X[:, 0])[1]
+    if name in ("ea", "aft"):
+        wrong["heads"] = mixer("sa", causal=True).step(X[:, 0])[1]
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, wrong) for name in NAMES for wrong in states_of_wrong_shape(name)]
+)
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+def test_a_state_of_wrong_shape_is_refused(name, wrong, grad):
+    state, causal = states_of_wrong_shape(name)[wrong], mixer(name, causal=True)
+    with torch.set_grad_enabled(grad):
+        with pytest.raises(ValueError, match="state"):
+            causal.step(X[:, 0], state)
+        with pytest.raises(ValueError, match="state"):
+            causal(X, state=state)
+
+
+# ---- making one ----------------------------------------------------------------------------------
+
+
+UNKNOWN = ["", "EA", "ea6", "ea-", "ea-x", "ea--2", "ea-6 ", "ea-6.0", "sa-", "mha", "q+k+v"]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize(
+    "make", [check_mixer, lambda name: make_mixer(name, 12)], ids=["check_mixer", "make_mixer"]
+)
+def test_an_unknown_name_lists_the_known(name, make):
+    with pytest.raises(ValueError, match=re.escape(f"unknown mixer {name!r}")) as raised:
+        make(name)
+    assert all(known in str(raised.value) for known in (*MIXERS, "ea-N"))
+
+
+@pytest.mark.parametrize("name", ["ea-1", "ea-5", "ea-17", "ea-18", "ea-100"])
+def test_a_bad_order_is_named(name):
+    with raises(ValueError, f"needs an even N from 0 to 16, got {name!r}"):
+        make_mixer(name, 12)
+
+
+@pytest.mark.parametrize("name", [None, 6, ["ea-6"]])
+def test_a_name_is_a_string(name):
+    with raises(TypeError, f"mixer must be a name, got {type(name).__name__}"):
+        make_mixer(name, 12)
+
+
+@names
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
+        ({"dim": -3}, ValueError, "dim must be at least 1, got -3"),
+        ({"dim": 12.0}, TypeError, "dim must be an int, got float"),
+        ({"dim": True}, TypeError, "dim must be an int, got bool"),
+        ({"dim": "12"}, TypeError, "dim must be an int, got str"),
+        ({"causal": 1}, TypeError, "causal must be a bool, got int"),
+        ({"causal": None}, TypeError, "causal must be a bool, got NoneType"),
+    ],
+    ids=str,
+)
+def test_bad_sizes_are_named(name, options, error, text):
+    with raises(error, text):
+        make_mixer(name, **{"dim": 12, **options})
+
+
+@pytest.mark.parametrize("name", HEADED)
+@pytest.mark.parametrize(
+    ("heads", "error", "text"),
+    [
+        (5, ValueError, "heads must divide dim = 12, got 5"),
+        (24, ValueError, "heads must divide dim = 12, got 24"),
+        (0, ValueError, "heads must be at least 1, got 0"),
+        (3.0, TypeError, "heads must be an int, got float"),
+    ],
+)
+def test_bad_heads_are_named(name, heads, error, text):
+    with raises(error, text):
+        make_mixer(name, 12, heads=heads)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in HEADED])
+def test_heads_matter_only_where_there_are_any(name):
+    assert make_mixer(name, 7, heads=5)(torch.zeros(1, 2, 7)).shape == (1, 2, 7)
+
+
+@pytest.mark.parametrize("name", ["sa", "sa-math", "aft"])
+@pytest.mark.parametrize(
+    ("max_len", "error"), [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError)]
+)
+def test_a_bad_max_len_is_named(name, max_len, error):
+    with raises(error, "max_len must be"):
+        make_mixer(name, 12, heads=3, max_len=max_len)

@@ -1,0 +1,125 @@
+"""Parallel, chunked, token by token and padded: every causal mixer is one function."""
+
+import pytest
+import torch
+from mixing import MASKS, MODES, differentiate, make, modes, names, poisoned_memory, same, tokens
+from torch import Tensor
+
+from eattn.nn import Mixer
+
+
+def in_chunks(mixer: Mixer, x: Tensor, sizes: list[int]) -> tuple[Tensor, object]:
+    """Each chunk continues from the state before it; a chunk of 0 is a token given to `step`."""
+    state, parts, at = None, [], 0
+    for size in sizes:
+        if size:
+            y, state = mixer(x[:, at : at + size], state=state, return_state=True)
+        else:
+            y, state = mixer.step(x[:, at], state)
+            y = y.unsqueeze(1)
+        parts.append(y)
+        at += size or 1
+    assert at == x.shape[1]
+    return torch.cat(parts, 1), state
+
+
+# 0 stands for a step
+CUTS = {
+    "steps": [0] * 9,
+    "chunks of one": [1] * 9,
+    "chunks": [3, 5, 1],
+    "prefill, then steps": [6, 0, 0, 0],
+    "steps between chunks": [0, 2, 0, 4, 0],
+    "past 128": [129, 0, 7],
+    "across 128 and 256": [100, 60, 0, 120],
+}
+
+
+@names
+@pytest.mark.parametrize("sizes", CUTS.values(), ids=CUTS)
+def test_parallel_chunked_and_stepwise_agree_with_gradients(name, sizes):
+    L = sum(size or 1 for size in sizes)
+    mixer, x = make(name, causal=True), tokens(2, L).requires_grad_()
+    want = differentiate(mixer, x, mixer(x))
+    same(differentiate(mixer, x, in_chunks(mixer, x, sizes)[0]), want)
+
+
+@names
+@pytest.mark.parametrize("mode", ["no_grad", "inference"])
+@pytest.mark.parametrize("cut", ["steps", "steps between chunks", "past 128"])
+def test_parallel_chunked_and_stepwise_agree_without_gradients(name, mode, cut):
+    L = sum(size or 1 for size in CUTS[cut])
+    mixer, x = make(name, causal=True), tokens(2, L)
+    want = mixer(x).detach()
+    with MODES[mode](), poisoned_memory():  # caches leave room that must not be read
+        same(in_chunks(mixer, x, CUTS[cut])[0], want)
+
+
+@names
+def test_the_last_token_sends_gradients_through_every_state(name):
+    mixer, x = make(name, causal=True), tokens(2, 9).requires_grad_()
+    y, _ = in_chunks(mixer, x, CUTS["steps between chunks"])
+    inputs = [x, *mixer.parameters()]
+    got = torch.autograd.grad(y[:, -1].sum(), inputs)
+    same(got, torch.autograd.grad(mixer(x)[:, -1].sum(), inputs))
+    assert (got[0] != 0).any(-1).all()
+
+
+@names
+@pytest.mark.parametrize(
+    ("before", "after"),
+    # autograd itself takes no tensor made in inference mode
+    [("no_grad", "grad"), ("no_grad", "inference"), ("inference", "no_grad")],
+)
+def test_a_state_made_in_one_mode_continues_in_another(name, before, after):
+    mixer, x = make(name, causal=True), tokens(2, 5)
+    want = mixer(x)[:, 3:].detach()
+    with MODES[before]():
+        _, state = mixer(x[:, :3], return_state=True)
+    with MODES[after]():
+        first, state = mixer.step(x[:, 3], state)
+        second, _ = mixer.step(x[:, 4], state)
+    same(torch.stack([first, second], 1).detach(), want)
+
+
+@names
+@modes
+@pytest.mark.parametrize("masked", MASKS)
+def test_padding_in_the_prefill_is_as_good_as_none(name, mode, masked):
+    """Masked tokens are in nobody's past; only AFT counts them, as it counts positions."""
+    mixer, x, mask = make(name, causal=True), tokens(3, 10), MASKS[masked](7)
+    real = torch.cat([mask, torch.ones(3, 3, dtype=torch.bool)], 1)
+    whole = mixer(x, real).detach()
+    with MODES[mode]():
+        first, state = mixer(x[:, :2], mask[:, :2], return_state=True)
+        second, state = mixer(x[:, 2:7], mask[:, 2:], state=state, return_state=True)
+        steps = []
+        for t in range(7, 10):
+            y, state = mixer.step(x[:, t], state)
+            steps.append(y.unsqueeze(1))
+        got = torch.cat([first, second, *steps], 1).detach()
+    same(got[real], whole[real])
+    if name != "aft":
+        for row in range(3):
+            same(got[row, real[row]], mixer(x[row : row + 1, real[row]])[0].detach())
+
+
+@names
+def test_a_mask_in_a_later_chunk_hides_only_its_own_tokens(name):
+    mixer, x, mask = make(name, causal=True), tokens(3, 10), MASKS["holes"](5)
+    _, state = mixer(x[:, :5], return_state=True)
+    got, state = mixer(x[:, 5:], mask, state=state, return_state=True)
+    real = torch.cat([torch.ones_like(mask), mask], 1)
+    same(got[mask], mixer(x, real)[:, 5:][mask])
+    last = tokens(3, 1, seed=5)
+    want = mixer(torch.cat([x, last], 1), torch.cat([real, real[:, :1]], 1))
+    same(mixer.step(last[:, 0], state)[0], want[:, -1])
+
+
+@names
+def test_what_is_masked_never_enters_a_state(name):
+    mixer, x, mask = make(name, causal=True), tokens(3, 7), MASKS["holes"](7)
+    _, clean = mixer(x, mask, return_state=True)
+    _, dirty = mixer(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, return_state=True)
+    following = tokens(3, 12, seed=4)[:, 0]
+    assert torch.equal(mixer.step(following, clean)[0], mixer.step(following, dirty)[0])

@@ -1,0 +1,70 @@
+"""Narrow floats, copies, checkpoints and compilers: every mixer as training uses it."""
+
+import copy
+
+import pytest
+import torch
+from mixing import MASKS, causals, differentiate, make, names, same, tokens
+from torch.utils.checkpoint import checkpoint
+
+
+@names
+@causals
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_autocast_stays_close(name, causal, masked):
+    mixer, x = make(name, causal=causal).float(), tokens(3, 33).float().requires_grad_()
+    options = {"key_mask": MASKS["holes"](33)} if masked else {}
+    real = options.get("key_mask", torch.ones(3, 33, dtype=torch.bool))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mixer(x, **options)
+    got = torch.autograd.grad(y.float()[real].square().sum(), [x, *mixer.parameters()])
+    want = mixer(x, **options)
+    grads = torch.autograd.grad(want[real].square().sum(), [x, *mixer.parameters()])
+    assert (y - want).abs().max() < 0.03 * want.abs().max()
+    for a, b in zip(got, grads, strict=True):
+        assert (a - b).norm() <= 0.05 * (b.norm() + 0.1)
+
+
+@names
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("first", [True, False], ids=["before the state", "after the state"])
+def test_autocast_may_begin_or_end_at_a_state(name, grad, first):
+    mixer, x = make(name, causal=True).float(), tokens(2, 9).float()
+    want = mixer(x)[:, -1].detach()
+    with torch.set_grad_enabled(grad):
+        with torch.autocast("cpu", torch.bfloat16, enabled=first):
+            _, state = mixer(x[:, :8], return_state=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not first):
+            y_t, _ = mixer.step(x[:, 8], state)
+    assert (y_t - want).abs().max() < 0.03 * want.abs().max()
+
+
+@names
+@causals
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_narrow_module_gives_its_dtype(name, causal, dtype):
+    mixer, x = make(name, causal=causal), tokens(2, 33)
+    narrow = copy.deepcopy(mixer).to(dtype)
+    y = narrow(x.to(dtype))
+    assert y.dtype == dtype
+    error = (y.double() - mixer(x)).abs().max()
+    assert error < 8 * torch.finfo(dtype).eps * (1 + mixer(x).abs().max())
+
+
+@names
+def test_copies_and_state_dicts_carry_everything(name, tmp_path):
+    mixer, x = make(name, causal=True), tokens(2, 5)
+    assert torch.equal(copy.deepcopy(mixer)(x), mixer(x))
+    torch.save(mixer.state_dict(), tmp_path / "weights.pt")
+    other = make(name, causal=True, seed=9)
+    assert not torch.equal(other(x), mixer(x))
+    other.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+    assert torch.equal(other(x), mixer(x))
+
+
+@names
+@causals
+def test_gradient_checkpointing_changes_nothing(name, causal):
+    mixer, x = make(name, causal=causal), tokens(2, 33).requires_grad_()
+    again = checkpoint(mixer, x, use_reentrant=False)
+    same(differentiate(mixer, x, again), differentiate(mixer, x, mixer(x)))

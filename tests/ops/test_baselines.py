@@ -1,0 +1,284 @@
+"""The mechanisms compared with, as fast as PyTorch runs them, against their literal formulas."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from eattn.ops import baselines, reference
+
+CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+# Lq, Lk: queries may follow keys seen earlier; one past a chunk of 128 and of 256
+LENGTHS = pytest.mark.parametrize("lengths", [(1, 1), (1, 9), (7, 7), (5, 9), (130, 259)], ids=str)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_()
+
+
+def mask(B: int, L: int) -> Tensor:
+    """Holes; the first key hidden in each row, every key in the last of several rows."""
+    key_mask = torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.4
+    key_mask[:, 0] = False
+    key_mask[-1] &= B == 1
+    return key_mask
+
+
+def value_and_gradients(op, *inputs: Tensor) -> list[Tensor]:
+    y = op(*inputs)
+    gy = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return [y.detach(), *torch.autograd.grad(y, inputs, gy.to(y.dtype))]
+
+
+def linear(kernel, q, k, v, **options):
+    return baselines.linear_attention(kernel, q, k, v, **options)[0]
+
+
+def scaled(literal):
+    return lambda q, k, v, **options: literal(q / q.shape[-1] ** 0.5, k, v, **options)
+
+
+OPS = {
+    "sa": (baselines.sa, scaled(reference.sa)),
+    "sa-math": (baselines.sa_math, scaled(reference.sa)),
+    "la": (partial(linear, baselines.ELU), reference.la),
+    "taylor": (partial(linear, baselines.TAYLOR), reference.taylor_dot),
+}
+ops = pytest.mark.parametrize("name", OPS)
+LINEAR = {"la": baselines.ELU, "taylor": baselines.TAYLOR}
+
+
+@ops
+@LENGTHS
+@CAUSAL
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_every_head_is_the_literal_formula(name, lengths, causal, masked):
+    Lq, Lk = lengths
+    fast, literal = OPS[name]
+    q, k, v = draw(2, 3, Lq, 4), draw(2, 3, Lk, 4, seed=1), draw(2, 3, Lk, 4, seed=2)
+    options = dict(causal=causal, key_mask=mask(2, Lk) if masked else None)
+
+    def by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True)
+        return torch.stack([literal(*head, **options) for head in heads], 1)
+
+    got = value_and_gradients(partial(fast, **options), q, k, v)
+    assert_close(got, value_and_gradients(by_head, q, k, v), rtol=1e-9, atol=1e-10)
+
+
+@ops
+@CAUSAL
+def test_a_query_that_sees_no_key_gives_zero_with_zero_gradient(name, causal):
+    q, k, v = draw(2, 3, 7, 4), draw(2, 3, 7, 4, seed=1), draw(2, 3, 7, 4, seed=2)
+    y, *grads = value_and_gradients(
+        partial(OPS[name][0], causal=causal, key_mask=mask(2, 7)), q, k, v
+    )
+    assert not y[1].any() and not any(g[1].any() for g in grads)
+    if causal:  # the first key is hidden, so the first query sees none
+        assert not y[0, :, 0].any() and not grads[0][0, :, 0].any()
+    assert y[0, :, -1].all()
+
+
+@ops
+@DTYPES
+@CAUSAL
+def test_a_long_mean_of_ones_stays_one(name, dtype, causal):
+    """Counting to 2000 in bfloat16 ends at 256."""
+    q, k = (draw(1, 2, 2000, 4, seed=seed).detach().to(dtype) for seed in (0, 1))
+    y = OPS[name][0](q, k, torch.ones_like(k), causal=causal)
+    assert y.dtype == dtype
+    assert (y - 1).abs().max() <= torch.finfo(dtype).eps + 1e-5
+
+
+@DTYPES
+@CAUSAL
+def test_a_long_mean_of_aft_stays_one(dtype, causal):
+    k, w = draw(1, 2000, 4).detach().to(dtype), draw(2000, 2000, seed=1).detach().to(dtype)
+    y = baselines.aft(k, torch.ones_like(k), w, causal=causal)
+    assert y.dtype == dtype
+    assert (y - 1).abs().max() <= torch.finfo(dtype).eps
+
+
+# VmHWM, not ru_maxrss: that begins with the peak of whoever started the process, pytest's here.
+MEMORY = """
+import re, torch
+from eattn.ops import baselines
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+torch.set_num_threads(1)
+q, k, v = (torch.randn(4, 4, 4096, 8, requires_grad=True) for _ in range(3))
+key_mask = torch.arange(4096).expand(4, -1) < 4000
+for L in (64, 4096):
+    before = peak()
+    qkv = (x[:, :, :L] for x in (q, k, v))
+    baselines.sa(*qkv, key_mask=key_mask[:, :L]).sum().backward()
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_mask_over_keys_leaves_the_memory_of_sdpa_linear():
+    """[B, L, L] would be 64 MiB of bools and 256 MiB of floats; q, k, v are 2 MiB each."""
+    script = [sys.executable, "-c", MEMORY]
+    kib = int(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
+    assert kib < 48 * 1024
+
+
+# ---- linear attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("d", [1, 2, 5, 64])
+def test_features_make_the_weights(name, d):
+    q, k = draw(2, 3, 7, d) / d**0.5, draw(2, 3, 9, d, seed=1)
+    kernel = LINEAR[name]
+    features = kernel.phi(q)
+    assert features.shape[-1] == (d if name == "la" else 1 + d + d * (d + 1) // 2)
+    assert_close(features @ kernel.phi(k).mT, kernel.weights(q, k), rtol=1e-11, atol=1e-11)
+
+
+def test_the_weights_of_a_taylor_polynomial_are_positive():  # 1 + o + o^2 / 2 >= 1 / 2
+    q, k = 10 * draw(1, 1, 50, 3), draw(1, 1, 50, 3, seed=1)
+    assert (baselines.TAYLOR.weights(q, k) >= 0.5).all()
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@CAUSAL
+def test_a_state_stands_for_earlier_keys(name, causal):
+    kernel = LINEAR[name]
+    q, k, v = draw(2, 3, 9, 4), draw(2, 3, 300, 4, seed=1), draw(2, 3, 300, 4, seed=2)
+    run = partial(baselines.linear_attention, kernel, causal=causal)
+
+    def continued(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        earlier = k[:, :, :291], v[:, :, :291]
+        _, state = run(earlier[0], *earlier)
+        return run(q, k[:, :, 291:], v[:, :, 291:], state=state)[0]
+
+    def whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        queries = torch.cat([k[:, :, :291], q], 2)
+        return run(queries, k, v)[0][:, :, 291:]
+
+    want = value_and_gradients(whole, q, k, v)
+    assert_close(value_and_gradients(continued, q, k, v), want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_state_of_linear_attention_sums_features_of_keys(name):  # Eq. 18
+    kernel, k, v = LINEAR[name], draw(2, 3, 300, 4), draw(2, 3, 300, 4, seed=1)
+    _, state = baselines.linear_attention(kernel, k, k, v, causal=True)
+    assert_close(state[..., :-1], kernel.phi(k).mT @ v)
+    assert_close(state[..., -1], kernel.phi(k).sum(2))
+
+
+# ---- AFT -----------------------------------------------------------------------------------------
+
+
+@CAUSAL
+@pytest.mark.parametrize("L", [1, 7, 65])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_aft_is_the_literal_formula(causal, L, masked):
+    options = dict(causal=causal, key_mask=mask(2, L) if masked else None)
+    inputs = draw(2, L, 5), draw(2, L, 5, seed=1), draw(L, L, seed=2)
+    want = value_and_gradients(partial(reference.aft, **options), *inputs)
+    got = value_and_gradients(partial(baselines.aft, **options), *inputs)
+    assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
+def test_later_queries_of_aft_are_the_last_rows():
+    k, v, w = draw(2, 9, 5), draw(2, 9, 5, seed=1), draw(9, 9, seed=2)
+    whole = reference.aft(k, v, w, causal=True)
+    assert_close(baselines.aft(k, v, w[6:], causal=True), whole[:, 6:])
+
+
+@CAUSAL
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_aft_of_huge_keys_stays_finite(causal, dtype):
+    k = torch.linspace(-1e4, 1e4, 50).view(1, 50, 1).expand(2, 50, 3).to(dtype).requires_grad_()
+    v, w = draw(2, 50, 3).to(dtype), draw(50, 50, seed=1).to(dtype)
+    y = baselines.aft(k, v, w, causal=causal)
+    assert y.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), [k, v, w]))
+    assert_close(y[:, -1], v[:, -1])  # the largest key has all the weight
+
+
+def test_a_key_that_comes_later_changes_nothing_in_aft():
+    """However large it is: earlier queries weigh only the keys they see."""
+    k = torch.tensor([0.0, 2.0, 0.0, 500.0], dtype=torch.float64).view(1, 4, 1)
+    v, w = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1), torch.zeros(4, 4).double()
+    got = baselines.aft(k, v, w, causal=True)
+    assert_close(got, reference.aft(k, v, w, causal=True))
+
+
+def test_the_bias_of_aft_may_be_large():
+    inputs = draw(2, 20, 3), draw(2, 20, 3, seed=1), 300 * draw(20, 20, seed=2)
+    want = reference.aft(*inputs, causal=True)
+    assert_close(baselines.aft(*inputs, causal=True), want)
+    single = baselines.aft(*(x.float() for x in inputs), causal=True)
+    assert_close(single.double(), want, rtol=1e-4, atol=1e-4)
+
+
+# ---- linear recurrence ---------------------------------------------------------------------------
+
+
+def loop(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    out = []
+    for t in range(a.shape[1]):
+        h = a[:, t] * h + b[:, t]
+        out.append(h)
+    return torch.stack(out, 1)
+
+
+def recurrence(B: int, L: int, D: int) -> list[Tensor]:
+    a = torch.sigmoid(draw(B, L, D) + 2).detach().requires_grad_()
+    return [a, draw(B, L, D, seed=1), draw(B, D, seed=2)]
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (2, 2, 3), (3, 7, 5), (1, 65, 2), (2, 257, 3)], ids=str
+)
+def test_the_recurrence_is_a_loop(shape):
+    inputs = recurrence(*shape)
+    want = value_and_gradients(loop, *inputs)
+    assert_close(value_and_gradients(baselines.linear_rnn, *inputs), want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("L", [1, 4, 7])
+def test_gradients_of_the_recurrence_are_those_of_finite_differences(L):
+    assert torch.autograd.gradcheck(baselines.linear_rnn, recurrence(2, L, 3))
+
+
+def test_a_long_recurrence_is_a_loop():
+    inputs = recurrence(1, 10_000, 2)
+    want = value_and_gradients(loop, *inputs)
+    assert_close(value_and_gradients(baselines.linear_rnn, *inputs), want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 5, 3)], ids=str)
+def test_no_tokens_give_no_tokens(shape):
+    inputs = recurrence(*shape)
+    y, *grads = value_and_gradients(baselines.linear_rnn, *inputs)
+    assert y.shape == shape
+    assert all(g.shape == x.shape and not g.any() for g, x in zip(grads, inputs, strict=True))
+
+
+def test_factors_of_zero_and_one_are_exact():
+    """A token that resets, and a masked one that is passed by."""
+    a, b = torch.ones(1, 50, 2), torch.zeros(1, 50, 2)
+    a[:, 10], b[:, 10] = 0, 3
+    y = baselines.linear_rnn(a, b, torch.full((1, 2), 7.0))
+    assert (y[:, :10] == 7).all() and (y[:, 10:] == 3).all()
+
+
+def test_strides_of_the_recurrence_do_not_matter():
+    a, b, h = (x.detach() for x in recurrence(2, 64, 6))
+    want = baselines.linear_rnn(a, b, h)
+    odd = [x.mT.contiguous().mT for x in (a, b)]
+    assert_close(baselines.linear_rnn(*odd, h), want)
+    halves = [x.chunk(2, -1)[1] for x in (a, b, h)]
+    assert_close(baselines.linear_rnn(*halves), want[..., 3:])
