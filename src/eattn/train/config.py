@@ -1,0 +1,137 @@
+"""What a run is: how long, how fast, in which precision, and what it keeps."""
+
+import json
+import math
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from eattn.nn.mixer import check_bool, check_size
+
+CHOICES = {
+    "optimizer": ("adamw", "radam"),
+    "schedule": ("constant", "cosine", "linear"),
+    "keep": ("best", "last"),
+    "precision": ("auto", "float32", "bfloat16", "float16"),
+}
+COUNTS = ("epochs", "max_steps", "batch_size", "evaluate_every", "patience", "checkpoint_every")
+# These change where a run is and what is written beside it, never its numbers on one machine.
+PLACES = ("device", "checkpoint", "checkpoint_every", "checkpoint_seconds", "tensorboard")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All choices of a run; a step is one batch. `dataclasses.replace` makes a changed copy.
+
+    >>> TrainConfig(epochs=50, lr=3e-4, schedule="cosine", warmup=0.05, patience=10).clip
+    1.0
+    """
+
+    epochs: int | None = 20  # passes over the cases at most; None: max_steps alone decides
+    max_steps: int | None = None  # steps at most, also in the middle of an epoch
+    batch_size: int = 32
+    drop_last: bool = False  # leave out the last batch of an epoch where it is smaller
+    optimizer: str = "adamw"  # or "radam"; both with decoupled weight decay
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.01  # of matrices; never of biases, norms and embedding tables
+    schedule: str = "constant"  # after the warmup; "cosine" and "linear" fall to 0 at the end
+    warmup: int | float = 0  # steps (an int), or a fraction of all steps (a float below 1)
+    clip: float | None = 1.0  # of the norm of all gradients together; None: not clipped
+    evaluate_every: int | None = None  # steps; None: after every epoch
+    patience: int | None = None  # stop after so many evaluations in a row without a new best
+    keep: str = "best"  # weights at the end, "best" where the task has a metric; or "last"
+    seed: int = 0  # of the order of cases, and of dropout
+    device: str = "auto"  # where the model is; from a CPU to the GPU if there is one
+    precision: str = "auto"  # bfloat16 or float16 autocast on a GPU that has it; else "float32"
+    checkpoint: str | os.PathLike[str] | None = None  # a folder, to continue from and to save in
+    checkpoint_every: int | None = None  # steps; if no seconds either: after every evaluation
+    checkpoint_seconds: float | None = None  # since the last one
+    tensorboard: str | os.PathLike[str] | None = None  # a folder
+
+    def __post_init__(self) -> None:
+        for name in COUNTS:
+            if getattr(self, name) is not None or name == "batch_size":
+                check_size(name, getattr(self, name))
+        if self.epochs is None and self.max_steps is None:
+            raise ValueError("epochs must be a number where max_steps is None, got None for both")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                listed = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} must be one of {listed}, got {getattr(self, name)!r}")
+        check_bool("drop_last", self.drop_last)
+        self._check_numbers()
+        self._check_places()
+
+    def _check_numbers(self) -> None:
+        check_number("lr", self.lr, above=0)
+        check_number("weight_decay", self.weight_decay, least=0)
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, as (0.9, 0.999), got {self.betas!r}")
+        for beta in self.betas:
+            check_number("betas", beta, least=0, below=1)
+        if isinstance(self.warmup, float):
+            check_number("warmup", self.warmup, least=0, below=1)
+        else:
+            _check_int("warmup", self.warmup)
+        if self.clip is not None:
+            check_number("clip", self.clip, above=0)
+        if _check_int("seed", self.seed) >= 2**32:
+            raise ValueError(f"seed must be below 2**32, got {self.seed}")
+
+    def _check_places(self) -> None:
+        for name in ("checkpoint", "tensorboard"):
+            folder = getattr(self, name)
+            if folder is not None and not isinstance(folder, str | os.PathLike):
+                raise TypeError(f"{name} must be a folder or None, got {type(folder).__name__}")
+        if self.checkpoint_seconds is not None:
+            check_number("checkpoint_seconds", self.checkpoint_seconds, above=0)
+        for name in ("checkpoint_every", "checkpoint_seconds"):
+            if getattr(self, name) is not None and self.checkpoint is None:
+                raise ValueError(f"{name} needs checkpoint, the folder to save in")
+        try:
+            if self.device != "auto":
+                torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"device must be 'auto' or one that torch knows, got {self.device!r}: {reason}"
+            ) from None
+
+    def deciding(self) -> dict[str, Any]:
+        """The fields that decide the numbers, as JSON has them: what a resumed run must share."""
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PLACES}
+        plain: dict[str, Any] = json.loads(json.dumps(kept))
+        return plain
+
+
+def check_number(
+    name: str,
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> float:
+    """That a value is a finite number within its bounds, of which `least` itself is allowed."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    bounds = [
+        (least, f"at least {least}", least is None or value >= least),
+        (above, f"above {above}", above is None or value > above),
+        (below, f"below {below}", below is None or value < below),
+    ]
+    if not math.isfinite(value) or not all(holds for _, _, holds in bounds):
+        wanted = " and ".join(text for bound, text, _ in bounds if bound is not None)
+        raise ValueError(f"{name} must be {wanted}, and finite, got {value}")
+    return value
+
+
+def _check_int(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{name} must be at least 0, got {value}")
+    return value

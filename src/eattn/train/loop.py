@@ -1,0 +1,256 @@
+"""The one training loop: batches, steps, evaluations and checkpoints, for whatever a task is.
+
+All that a run does next follows from its config and the number of steps done; what does not
+(weights, optimiser, random numbers, rows so far) is what a checkpoint holds. So a run that was
+killed goes on as if it had not been: bit for bit on a CPU with the same number of threads.
+"""
+
+import math
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from eattn.train.cases import Batch, move
+from eattn.train.checkpoint import Checkpoint
+from eattn.train.config import TrainConfig
+from eattn.train.errors import TrainingError, advice
+from eattn.train.history import History, Row, Standing
+from eattn.train.optim import make_optimizer
+from eattn.train.plan import Plan
+from eattn.train.precision import autocast, choose_device, choose_dtype, make_scaler
+from eattn.train.seeds import isolated, rng_state, set_rng_state
+from eattn.train.task import Task
+from eattn.train.views import View, views
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    config: TrainConfig | None = None,
+    *,
+    progress: bool | Console = False,
+) -> History:
+    """Fit the model's trainable parameters to the task, in place; the result is what happened.
+
+    The model goes to the device of the config and stays there, in eval mode, with the weights that
+    `keep` names. A loss or gradient that is not finite raises a `TrainingError` before it reaches
+    the weights: they are the best ones of an evaluation if there are some, else those before that
+    step. The caller's random numbers are left as they were.
+
+    With a checkpoint folder, a run continues where the last one was cut off, provided that model,
+    config and number of cases are the same; one that had finished gives its result at once.
+
+    `progress` shows a bar on a terminal, or a line per evaluation elsewhere: on stderr, or on the
+    console given. A model from `torch.compile` can be trained, and its checkpoints are those of the
+    model inside. CUDA has not been run.
+
+    >>> from eattn.train import Task, TensorCases
+    >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
+    >>> task = Task(TensorCases(x, 3 * x), lambda model, b: (model(b[0]) - b[1]).square().mean())
+    >>> model = nn.Linear(1, 1)
+    >>> history = train(model, task, TrainConfig(epochs=50, lr=0.2, schedule="linear"))
+    >>> round(model.weight.item(), 1), history.stopped, len(history.rows)
+    (3.0, 'epochs', 50)
+    """
+    config = TrainConfig() if config is None else config
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}")
+    if config.patience is not None and task.metric is None:
+        raise ValueError("patience needs a task with a metric, which says what is better")
+    with isolated(config.seed):
+        run = _Run(model, task, Plan(len(task.cases), config))
+        try:
+            run.go(progress)
+        finally:
+            run.optimizer.zero_grad()  # frees the gradients
+            model.eval()
+    return run.at.history()
+
+
+class _Run:
+    """A model, an optimiser, and how far they are."""
+
+    def __init__(self, model: nn.Module, task: Task, plan: Plan) -> None:
+        self.model, self.task, self.plan, self.config = model, task, plan, plan.config
+        self.device = choose_device(model, self.config.device)
+        self.dtype = choose_dtype(self.config.precision, self.device)
+        model.to(self.device)
+        self.inner: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile
+        self.optimizer = make_optimizer(model, self.config)
+        self.scaler = make_scaler(self.device, self.dtype)
+        self.at = Standing()
+        self.best: dict[str, Any] | None = None
+        folder = self.config.checkpoint
+        self.checkpoint = None if folder is None else Checkpoint(folder)
+        self._restore()
+        self.began = self.saved = time.perf_counter()
+        self.before = self.at.seconds
+
+    def go(self, progress: bool | Console) -> None:
+        """From where it stands to the end."""
+        if self.at.stopped is None:
+            with ExitStack() as stack:
+                seen = views(progress, self.plan, self.at)
+                for view in seen:
+                    stack.enter_context(closing(view))
+                self._loop(seen)
+        self._keep()
+
+    def _loop(self, seen: list[View]) -> None:
+        at = self.at
+        self.model.train()
+        for indices in self.plan.batches(at.step):
+            lr = self.plan.lr(at.step)
+            loss, norm = self._step(indices, lr)
+            for view in seen:
+                view.step(at.step, loss=loss, lr=lr, norm=norm)
+            evaluated = self.plan.evaluates(at.step)
+            if evaluated:
+                row = self._evaluate(lr)
+                for view in seen:
+                    view.row(row)
+            at.stopped = at.stopped or self.plan.stops(at.step)
+            self._save_if_due(evaluated)
+            if at.stopped is not None:
+                return
+
+    def _step(self, indices: list[int], lr: float) -> tuple[float, float]:
+        """One batch: its loss, and the norm of its gradients before they were clipped."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        batch = move(self.task.cases.collate(indices), self.device)
+        self.optimizer.zero_grad()
+        with autocast(self.device, self.dtype):
+            loss, weight = self.task.loss_and_weight(self.model, batch, len(indices))
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        limit = math.inf if self.config.clip is None else self.config.clip
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        value, size = self._check_finite(loss.detach(), norm, batch, lr)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.at.step += 1
+        self.at.loss_sum += value * weight
+        self.at.weight += weight
+        return value, size
+
+    def _check_finite(
+        self, loss: Tensor, norm: Tensor, batch: Batch, lr: float
+    ) -> tuple[float, float]:
+        """Both as floats, the one place in a step that waits for the device."""
+        value, size = loss.item(), norm.item()
+        # In float16 gradients overflow now and then: the scaler skips the step and scales less.
+        overflow = self.scaler.is_enabled() and self.scaler.get_scale() > 1
+        if math.isfinite(value) and (math.isfinite(size) or overflow):
+            return value, size
+        epoch, step = self.plan.epoch(self.at.step) + 1, self.at.step + 1
+        what = f"gradient norm is {size}" if math.isfinite(value) else f"loss is {value}"
+        tip = advice(self.inner, batch, self.config, autocast=self.dtype is not None)
+        self._keep()
+        raise TrainingError(
+            f"{what} at epoch {epoch}, step {step} (lr {lr:.3g}): {tip}",
+            epoch=epoch,
+            step=step,
+            loss=value,
+            norm=size,
+        )
+
+    def _evaluate(self, lr: float) -> Row:
+        """A row for the steps since the last one; it may be the best, or end the run."""
+        at, task = self.at, self.task
+        self.model.eval()
+        # Its random numbers are its own: judging a model must not change what it learns next.
+        with isolated(), torch.no_grad(), autocast(self.device, self.dtype):
+            metrics = task.metrics(self.model)
+        self.model.train()
+        loss = at.loss_sum / at.weight if at.weight else math.nan
+        row = Row(self.plan.epoch(at.step - 1) + 1, at.step, lr, loss, self._seconds(), metrics)
+        at.rows.append(row)
+        at.loss_sum = at.weight = 0.0
+        if task.metric is None:
+            return row
+        best = None if at.best is None else at.rows[at.best].value(task.metric)
+        if task.improves(row.value(task.metric), best):
+            at.best, at.waited = len(at.rows) - 1, 0
+            if self.config.keep == "best":
+                self.best = _copy(self.inner)
+        else:
+            at.waited += 1
+            if at.waited == self.config.patience:
+                at.stopped = "patience"
+        return row
+
+    def _keep(self) -> None:
+        """Give the model its best weights, where they are to be kept and there are some."""
+        if self.best is not None:
+            self.inner.load_state_dict(self.best)
+
+    def _seconds(self) -> float:
+        self.at.seconds = self.before + time.perf_counter() - self.began
+        return self.at.seconds
+
+    def _save_if_due(self, evaluated: bool) -> None:
+        every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
+        due = (
+            self.at.stopped is not None
+            or (every is not None and self.at.step % every == 0)
+            or (seconds is not None and time.perf_counter() - self.saved >= seconds)
+            or (every is None and seconds is None and evaluated)
+        )
+        if self.checkpoint is None or not due:
+            return
+        self._seconds()
+        self.checkpoint.save(
+            {
+                "run": self._description(),
+                "standing": self.at.plain(),
+                "model": self.inner.state_dict(),
+                "best": self.best,
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "rng": rng_state(),
+            }
+        )
+        self.saved = time.perf_counter()
+
+    def _restore(self) -> None:
+        """Stand where the last checkpoint does, if there is one, and it is of this run."""
+        saved = None if self.checkpoint is None else self.checkpoint.load()
+        if self.checkpoint is None or saved is None:
+            return
+        self.checkpoint.check(saved["run"], self._description())
+        self.at = Standing.read(saved["standing"])
+        self.best = saved["best"]
+        self.inner.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+        set_rng_state(saved["rng"])
+
+    def _description(self) -> dict[str, dict[str, Any]]:
+        """What a run must share with the one it continues."""
+        trained = {name for name, p in self.inner.named_parameters() if p.requires_grad}
+        model = {
+            name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+            + (" trained" if name in trained else "")
+            for name, x in self.inner.state_dict().items()
+            if isinstance(x, Tensor)
+        }
+        task = {
+            "cases": len(self.task.cases),
+            "metric": self.task.metric,
+            "better": self.task.better,
+        }
+        return {"config": self.config.deciding(), "model": model, "task": task}
+
+
+def _copy(model: nn.Module) -> dict[str, Any]:
+    """The weights as they are now, on the CPU."""
+    state = model.state_dict()
+    return {
+        name: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x
+        for name, x in state.items()
+    }
