@@ -24,7 +24,7 @@ masks = pytest.mark.parametrize("mask", [RIGHT, RIGHT.flip(1)], ids=["right", "l
 # Every option at once, and none
 options = pytest.mark.parametrize(
     "options",
-    [{}, dict(calendar=FIELDS, positions=True, max_len=32, residual=True)],
+    [{}, dict(calendar=FIELDS, positions=True, max_len=32, residual=True, differences=True)],
     ids=["plain", "times"],
 )
 
@@ -175,7 +175,8 @@ def test_the_state_is_as_large_after_8_values_as_after_800(mixer, options):
     for n in (8, 800):
         state = model(draw(2, n, 2, seed=0), calendar=times_for(model, 2, n), return_state=True)[1]
         sizes.append(state.nbytes)
-        assert state.nbytes == state.encoder.nbytes + 2 * 8 + 2 * 2 * 8  # seen, expected
+        own = 2 * 8 + 2 * (2 * 2 * 8)  # seen; last and expected
+        assert state.nbytes == state.encoder.nbytes + own
     assert sizes[0] == sizes[1]
 
 
@@ -366,3 +367,22 @@ def test_a_residual_forecaster_starts_as_persistence():
     plain = model_of()
     plain.load_state_dict(model.state_dict())
     assert_close(model(x), x + plain(x))
+
+
+def test_differences_are_shown_beside_the_values():
+    model, x = model_of(channels=1, differences=True), draw(1, 5, 1, seed=0)
+    tokens = model._tokens(x, None, 0)
+    assert_close(tokens[0, :, 0], x[0, :, 0])
+    assert tokens[0, 0, 1] == 0
+    assert_close(tokens[0, 1:, 1], x[0, 1:, 0] - x[0, :-1, 0])
+    _, state = model(x[:, :3], return_state=True)
+    assert_close(model._tokens(x[:, 3:], state.last, state.seen), tokens[:, 3:])
+    assert_close(model(x[:, 3:], state=state), model(x)[:, 3:])
+
+
+def test_the_first_value_of_a_row_that_was_empty_has_not_changed():
+    model, x = model_of(channels=1, differences=True), draw(2, 4, 1, seed=0)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    _, state = model(x, key_mask=mask, return_state=True)
+    later = draw(2, 3, 1, seed=1)
+    assert_close(model(later, state=state)[1:], model(later[1:]))

@@ -67,7 +67,7 @@ class SequenceClassifier(nn.Module):
             raise ValueError("pooling='flatten' needs max_len, the length of the longest series")
         self.pooling = pooling
         self.embed = SeriesEmbedding(
-            channels, c, kind=embed, calendar=calendar, positions=positions, patch=patch
+            channels, c, kind=embed, calendar=calendar, positions=positions, parts=patch
         )
         self.encoder = TransformerEncoder(c)
         self.dropout = nn.Dropout(c.dropout)

@@ -17,18 +17,19 @@ class ForecasterState(NamedTuple):
 
     encoder: EncoderState
     seen: Tensor  # [B] how many values each row has seen
-    expected: Tensor  # [B, C] the value after them
+    last: Tensor  # [B, C] the last of them
+    expected: Tensor  # [B, C] the value after it
 
     @property
     def nbytes(self) -> int:
         """Bytes held for the values so far."""
-        own = sum(x.numel() * x.element_size() for x in (self.seen, self.expected))
+        own = sum(x.numel() * x.element_size() for x in self[1:])
         return self.encoder.nbytes + own
 
     def select(self, index: Tensor) -> "ForecasterState":
         """Rows `index` of the batch, repeated or reordered."""
-        seen, expected = (x.index_select(0, index) for x in (self.seen, self.expected))
-        return ForecasterState(self.encoder.select(index), seen, expected)
+        own = (x.index_select(0, index) for x in self[1:])
+        return ForecasterState(self.encoder.select(index), *own)
 
 
 class Forecaster(nn.Module):
@@ -38,7 +39,8 @@ class Forecaster(nn.Module):
     state that stays as small as the mixer's (constant for ea-N, la, taylor, gru and linear-rnn).
     `calendar` names fields of the sampling times to embed, `positions` learns one vector for each
     of `max_len` (or 512) places. `residual` predicts the change from the last value, which is 0
-    before any training. The config, its fields by keyword, or both (keywords win) say the
+    before any training; `differences` shows the model each value's change from the one before. The
+    config, its fields by keyword, or both (keywords win) say the
     rest; a forecaster is causal whatever the config says.
 
     A masked token is no token: a row gives what it gives without it, and its forecast starts after
@@ -59,6 +61,7 @@ class Forecaster(nn.Module):
         calendar: Sequence[str] | None = None,
         positions: bool = False,
         residual: bool = False,
+        differences: bool = False,
         **changes: Any,
     ) -> None:
         super().__init__()
@@ -66,7 +69,10 @@ class Forecaster(nn.Module):
             raise ValueError("causal must be True for a forecaster: it must not see what comes")
         self.config = c = configure(config, changes | {"causal": True})
         self.channels = check_size("channels", channels)
-        self.embed = SeriesEmbedding(channels, c, calendar=calendar, positions=positions)
+        self.differences = check_bool("differences", differences)
+        self.embed = SeriesEmbedding(
+            channels, c, calendar=calendar, positions=positions, parts=2 if differences else 1
+        )
         self.encoder = TransformerEncoder(c)
         self.head = nn.Linear(c.dim, channels)
         self.residual = check_bool("residual", residual)
@@ -75,7 +81,7 @@ class Forecaster(nn.Module):
             nn.init.zeros_(self.head.bias)
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, residual={self.residual}"
+        return f"channels={self.channels}, residual={self.residual}, differences={self.differences}"
 
     def forward(
         self,
@@ -113,8 +119,11 @@ class Forecaster(nn.Module):
         return_state: bool,
     ) -> tuple[Tensor, ForecasterState | None]:
         start = 0 if state is None else state.seen
+        before = None if state is None else state.last
         y = self.encoder(
-            self.embed(x, calendar=calendar, key_mask=key_mask, start=start),
+            self.embed(
+                self._tokens(x, before, start), calendar=calendar, key_mask=key_mask, start=start
+            ),
             key_mask=key_mask,
             state=None if state is None else state.encoder,
             return_state=return_state,
@@ -123,7 +132,7 @@ class Forecaster(nn.Module):
             return self._expect(x, y), None
         y, after = y
         y = self._expect(x, y)
-        return y, _advance(state, after, y, key_mask)
+        return y, _advance(state, after, x, y, key_mask)
 
     def step(
         self,
@@ -140,10 +149,25 @@ class Forecaster(nn.Module):
         seen = x_t.new_zeros(len(x_t), dtype=torch.int64)
         if state is not None:
             seen = self._check_state(state, len(x_t)).seen
-        token = self.embed(x_t.unsqueeze(1), calendar=calendar, start=seen).squeeze(1)
+        value = self._tokens(x_t.unsqueeze(1), None if state is None else state.last, seen)
+        token = self.embed(value, calendar=calendar, start=seen).squeeze(1)
         y, after = self.encoder.step(token, None if state is None else state.encoder)
         y = self._expect(x_t, y)
-        return y, ForecasterState(after, seen + 1, y)
+        return y, ForecasterState(after, seen + 1, x_t, y)
+
+    def _tokens(self, x: Tensor, before: Tensor | None, seen: int | Tensor) -> Tensor:
+        """What is embedded of x: its values and, with `differences`, their change from the last.
+
+        A mean over tokens cannot tell how fast a series moves; its steps can. The very first value
+        has not changed.
+        """
+        if not self.differences:
+            return x
+        first = x[:, :1]
+        if before is not None:
+            unknown = torch.as_tensor(seen, device=x.device).view(-1, 1, 1) == 0
+            first = torch.where(unknown, first, before.unsqueeze(1))
+        return torch.cat([x, x.diff(dim=1, prepend=first)], -1)
 
     def _expect(self, x: Tensor, y: Tensor) -> Tensor:
         """The next value, from this one and what the encoder made of it."""
@@ -252,16 +276,22 @@ class Forecaster(nn.Module):
 
 
 def _advance(
-    before: ForecasterState | None, encoder: EncoderState, y: Tensor, key_mask: Tensor | None
+    before: ForecasterState | None,
+    encoder: EncoderState,
+    x: Tensor,
+    y: Tensor,
+    key_mask: Tensor | None,
 ) -> ForecasterState:
-    """The state after a pass that expected y; a row without real values keeps what it had."""
+    """The state after a pass over x that expected y; a row without real values keeps its own."""
     seen = y.new_full(y.shape[:1], y.shape[1], dtype=torch.int64)
-    expected = last_real(y, key_mask)
+    last, expected = last_real(x, key_mask), last_real(y, key_mask)
     if key_mask is not None:
         seen = key_mask.sum(1)
         if before is not None:
-            expected = torch.where(key_mask.any(1, keepdim=True), expected, before.expected)
-    return ForecasterState(encoder, seen if before is None else before.seen + seen, expected)
+            new = key_mask.any(1, keepdim=True)
+            last = torch.where(new, last, before.last)
+            expected = torch.where(new, expected, before.expected)
+    return ForecasterState(encoder, seen if before is None else before.seen + seen, last, expected)
 
 
 torch.serialization.add_safe_globals([ForecasterState])

@@ -31,12 +31,12 @@ class SeriesEmbedding(nn.Module):
         kind: Literal["linear", "conv"] = "linear",
         calendar: Sequence[str] | None = None,
         positions: bool = False,
-        patch: int = 1,
+        parts: int = 1,
     ) -> None:
         super().__init__()
         c = config
         self.channels = channels
-        self.values = TokenEmbedding(channels * patch, c.dim, kind=kind)
+        self.values = TokenEmbedding(channels * parts, c.dim, kind=kind)
         self.calendar = None if calendar is None else CalendarEmbedding(c.dim, calendar)
         self.positions = None
         if check_bool("positions", positions):
@@ -53,7 +53,8 @@ class SeriesEmbedding(nn.Module):
     ) -> Tensor:
         """x [B, L, C], its times [B, L, F] and how many tokens were before it -> [B, L, D].
 
-        A token of a `patch` of samples comes as `in_patches` makes it, with C times as many.
+        With `parts`, a token has so many times C values: those of a patch of samples, or their
+        differences too.
         """
         y: Tensor = self.values(x, key_mask)
         if self.calendar is not None and calendar is not None:
