@@ -17,9 +17,11 @@ COMMANDS = [
     ["demo"],
     ["bench"],
     ["bench", "op"],
+    ["bench", "block"],
     ["reproduce"],
     ["reproduce", "fig1"],
     ["reproduce", "fig3"],
+    ["reproduce", "table1"],
 ]
 
 
@@ -66,6 +68,10 @@ def test_info_names_versions_threads_and_every_backend(capsys):
         (["bench", "op", "--json"], "--json"),
         (["bench", "op", "--json", os.path.join("no", "such", "folder")], "No such file"),
         (["bench", "op", "--json", os.curdir], "directory"),
+        (["bench", "block", "--json", os.path.join("no", "such", "folder")], "No such file"),
+        (["bench", "block", "--lengths", "2k"], "lengths must be numbers"),
+        (["bench", "block", "--mixers", "sax"], "unknown mixer 'sax'"),
+        (["reproduce", "table1", "--out", __file__], "is a file"),
         (["reproduce"], "Missing command"),
         (["reproduce", "fig3", "--orders", "3"], "even"),
         (["reproduce", "fig3", "--out", __file__], "is a file"),

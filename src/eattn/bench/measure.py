@@ -29,6 +29,7 @@ class Contender:
     calls: int = 1  # how many calls one run makes, for what is too short to time alone
     warmup: int = 1
     threads: int | None = None  # None: as many as torch has been given
+    prepare: Callable[[], object] | None = None  # untimed, before each run
     settle: int = 0  # untimed runs before each timed one, for what the one before it left behind
     cost: float = 1.0  # of one run, a guess in any unit, for the progress bar
 
@@ -56,7 +57,7 @@ def interleave(
     """
     for contender in contenders.values():
         for _ in range(contender.warmup):
-            _time(contender)
+            time_once(contender)
     turns = sorted(
         ((turn + 0.5) / contender.share, name)
         for name, contender in contenders.items()
@@ -65,16 +66,18 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for _, name in turns:
-            seconds[name].append(_time(contenders[name]))
+            seconds[name].append(time_once(contenders[name]))
             tick(name, contenders[name].cost)
     return {name: quantiles(runs) for name, runs in seconds.items()}
 
 
-def _time(contender: Contender) -> float:
+def time_once(contender: Contender) -> float:
     """Seconds per call of one run."""
     before = torch.get_num_threads()
     torch.set_num_threads(contender.threads or before)
     try:
+        if contender.prepare is not None:
+            contender.prepare()
         for _ in range(contender.settle):
             contender.run()
         start = time.perf_counter()
@@ -103,7 +106,7 @@ def provenance() -> Row:
     commit, dirty = _commit()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if os.name == "posix" else 0
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="milliseconds"),  # no two runs share it
         "commit": commit,
         "dirty": dirty,
         "hardware": f"{cpu_name()}, {cores()} cores, {memory / 2**30:.0f} GiB",
@@ -117,6 +120,7 @@ def _commit() -> tuple[str | None, bool | None]:
     """HEAD and whether tracked files differ from it; None unless git tracks this very file.
 
     An installed copy may lie inside some other project's repository, whose commit says nothing.
+    Rows in results/ do not count: measuring must not make its own source look changed.
     """
     here = Path(__file__)
 
@@ -131,12 +135,12 @@ def _commit() -> tuple[str | None, bool | None]:
 
     if git("ls-files", "--error-unmatch", here.name) is None:
         return None, None
-    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    sources = ("--", ":(top)", ":(top,exclude)results")
+    changes = git("status", "--porcelain", "--untracked-files=no", *sources)
+    return git("rev-parse", "HEAD"), bool(changes)
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows to a JSON-lines file, each written out at once so that a kill loses none."""
+    """Add rows to a JSON-lines file in one write, so that a kill afterwards loses none."""
     with path.open("a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+        file.write("".join(json.dumps(row) + "\n" for row in rows))

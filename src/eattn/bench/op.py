@@ -4,13 +4,12 @@ One run on one machine, the numbers checked before anything is timed, all conten
 Everything measured is a row; what the library promises is judged from the rows (contract.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from eattn.bench import contract, show
 from eattn.bench.contenders import (
@@ -23,12 +22,14 @@ from eattn.bench.contenders import (
     training,
     value_and_gradients,
 )
-from eattn.bench.measure import Contender, Row, append_rows, interleave, provenance
+from eattn.bench.journal import Journal
+from eattn.bench.measure import Contender, Row, interleave
 from eattn.bench.peak import peak_extra_bytes
+from eattn.bench.progress import Tick, progress
+from eattn.bench.promise import judge
 from eattn.info import cores
 from eattn.ops import ea_series, reference
 
-Tick = Callable[[str, float], None]
 SECONDS = {"ours": 0.15, "sdpa": 7.0, "paper": 13.0}  # roughly, to plan the progress bar
 BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
 
@@ -68,34 +69,14 @@ class Plan:
 
 def run(plan: Plan, console: Console, json: Path | None = None) -> list[Row]:
     """Check, measure, print; rows go to the file as they come."""
-    if json is not None:
-        append_rows(json, [])  # a path that cannot be written must fail before the work, not after
-    origin = {"bench": "op"} | provenance()
-    rows: list[Row] = []
-    bar = Progress(
-        TextColumn("{task.description:<28}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        auto_refresh=False,  # no thread of its own beside what is being timed
-    )
-    with bar:
-        task = bar.add_task("correctness", total=plan.seconds)
-
-        def tick(name: str, cost: float) -> None:
-            bar.update(task, description=name, advance=cost, refresh=True)
-
+    journal = Journal(json, "op")
+    with progress(console, plan.seconds, "correctness") as tick:
         for row in measure(plan, tick):
-            rows.append(row)
-            if json is not None:
-                append_rows(json, [origin | row])
-    judged = list(contract.judge(rows))
-    if json is not None:
-        append_rows(json, [origin | row for row in judged])
-    show.show(rows + judged, origin, console, at_contract=plan.shape == contract.SHAPE)
-    return [origin | row for row in rows + judged]
+            journal.add(row)
+    for row in judge(journal.rows, contract.PROMISES):
+        journal.add(row)
+    show.show(journal.rows, console, at_contract=plan.shape == contract.SHAPE)
+    return journal.rows
 
 
 def measure(plan: Plan, tick: Tick) -> Iterator[Row]:

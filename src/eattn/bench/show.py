@@ -1,4 +1,4 @@
-"""The rows of `eattn bench op` as tables in a terminal."""
+"""The rows of `eattn bench op` as tables in a terminal, and what other benchmarks share."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,7 +18,7 @@ WHO = {
 }
 
 
-def show(rows: Sequence[Row], origin: Row, console: Console, *, at_contract: bool) -> None:
+def show(rows: Sequence[Row], console: Console, *, at_contract: bool) -> None:
     """Everything measured, the promises first."""
     checked = next(row for row in rows if row["what"] == "correctness")
     console.print(f"correct to {checked['error']:.1e}, value and gradients, beside float64")
@@ -33,12 +33,22 @@ def show(rows: Sequence[Row], origin: Row, console: Console, *, at_contract: boo
     else:
         console.print("one long series: not measured, it takes two cores")
     console.print(calls([row for row in rows if row["what"] == "call"]))
-    commit = (origin["commit"] or "no commit")[:12] + (" + changes" if origin["dirty"] else "")
-    source = f"{origin['hardware']}; torch {origin['torch']}; eattn {commit}; {origin['date']}"
-    console.print(source, highlight=False, soft_wrap=True)
+    console.print(source(rows[-1]), highlight=False, soft_wrap=True)
 
 
-def promises(rows: Sequence[Row], *, at_contract: bool) -> Table:
+def resumed(kept: int, origin: Row, console: Console) -> None:
+    """Say that a run goes on, if it does."""
+    if kept:
+        console.print(f"continuing the run of {origin['date']}: {kept} rows", highlight=False)
+
+
+def source(row: Row) -> str:
+    """Where a row comes from, in one line."""
+    commit = (row["commit"] or "no commit")[:12] + (" + changes" if row["dirty"] else "")
+    return f"{row['hardware']}; torch {row['torch']}; eattn {commit}; {row['date']}"
+
+
+def promises(rows: Sequence[Row], *, at_contract: bool = True) -> Table:
     """What is promised beside what was measured."""
     out = table("promised, and measured here", "measured", "must", "goal", "")
     for row in rows:

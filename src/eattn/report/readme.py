@@ -7,36 +7,30 @@ Run `make readme` after new rows were measured.
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from eattn.report import runs, table1
+from eattn.report.block import block_table
+from eattn.report.promises import promise_table, source
+from eattn.report.runs import Row
 
 
 def last_run(path: Path) -> list[Row]:
-    """The rows that were measured last: those that share the last row's date."""
+    """The rows of the last run in a file, empty while its first one is not finished."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     if not rows:
         raise ValueError(f"{path} has no rows")
-    return [row for row in rows if row["date"] == rows[-1]["date"]]
+    return runs.last_run(rows)
 
 
 def op_table(rows: Sequence[Row]) -> str:
     """The promises of the operator, kept or not, and where they were measured."""
-    lines = ["| ratio | measured | must | goal |", "|---|---|---|---|"]
-    for row in rows:
-        if row["what"] == "ratio":
-            sign = "≤" if row["at_most"] else "≥"
-            value = f"{row['value']:.3g}{row['unit']}"
-            goal = "" if row["goal"] is None else f"{sign} {row['goal']:g}"
-            miss = " (missed)" if row["verdict"] == "miss" else ""
-            lines.append(f"| {row['name']} | {value}{miss} | {sign} {row['must']:g} | {goal} |")
-    last = rows[-1]
-    lines += ["", f"{last['hardware']}, torch {last['torch']}, {last['date'][:10]}."]
-    return "\n".join(lines)
+    return "\n".join([promise_table(rows), "", source(rows[-1])])
 
 
 TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "bench:op": ("op.jsonl", op_table),
+    "bench:block": ("block.jsonl", block_table),
+    "reproduce:table1": ("table1.jsonl", table1.markdown),
 }
 
 
@@ -44,14 +38,15 @@ def fill(text: str, results: Path) -> str:
     """`text` with every marked place filled; places without results keep what they have."""
     for place, (name, table) in TABLES.items():
         path = results / name
-        if not path.exists():
+        rows = last_run(path) if path.exists() else []
+        if not rows:
             continue
         start, end = f"<!-- {place} -->", f"<!-- /{place} -->"
         before, opened, rest = text.partition(start)
         _, closed, after = rest.partition(end)
         if not (opened and closed):
             raise ValueError(f"no place {start} ... {end} to fill")
-        text = f"{before}{start}\n{table(last_run(path))}\n{end}{after}"
+        text = f"{before}{start}\n{table(rows)}\n{end}{after}"
     return text
 
 
