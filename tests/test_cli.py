@@ -22,6 +22,8 @@ COMMANDS = [
     ["reproduce", "fig1"],
     ["reproduce", "fig3"],
     ["reproduce", "table1"],
+    ["reproduce", "table3"],
+    ["reproduce", "table4"],
 ]
 
 

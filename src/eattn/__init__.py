@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eattn import models, nn, ops
+    from eattn import data, models, nn, ops, timeseries, train
     from eattn.ops import State, accumulate, backends, ea, ea_series, ea_series_step, readout
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "accumulate",
     "backends",
+    "data",
     "ea",
     "ea_series",
     "ea_series_step",
@@ -29,9 +30,11 @@ __all__ = [
     "nn",
     "ops",
     "readout",
+    "timeseries",
+    "train",
 ]
 
-_MODULES = ("models", "nn", "ops")
+_MODULES = ("data", "models", "nn", "ops", "timeseries", "train")
 
 
 def __getattr__(name: str) -> object:

@@ -24,7 +24,7 @@ from eattn.bench.step import SUM, check, parameters, step
 from eattn.nn import MIXERS, check_mixer
 
 LENGTHS = (2048, 8192)  # the promises are made for
-OFTEN = (SUM, "ea-6")  # timed twice as often: what is promised rests on them
+OFTEN = (SUM, "ea-6", "sa")  # timed three times as often: what is promised rests on them
 # Seconds of a step at L = 2048 that grow with L^2, roughly; the rest of a block takes LINEAR.
 QUADRATIC = {"ea": 13.0, "sa": 0.3, "sa-math": 0.7, "aft": 0.5}
 LINEAR = {"gru": 4.0, "taylor": 1.5}
@@ -38,8 +38,8 @@ class Plan:
     causal: tuple[str, ...] = ("ea-6", "sa")  # measured causal too
     lengths: tuple[int, ...] = LENGTHS
     dim: int = 768
-    patience: float = 8.0  # seconds of a step; what takes longer is timed once
-    budget: float = 120.0  # seconds for the interleaved steps of one length
+    patience: float = 15.0  # seconds of a step; what takes longer is timed once
+    budget: float = 150.0  # seconds for the interleaved steps of one length
     limit: float = 600.0  # seconds after which a step is given up
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ def times(
         for who, row in trials.items()
         if row.get("seconds", float("inf")) <= plan.patience and row["peak_bytes"] <= room / 4
     ]
-    shares = {who: 2 if who[0] in OFTEN else 1 for who in together}
+    shares = {who: 3 if who[0] in OFTEN else 1 for who in together}
     round_ = sum(share * trials[who]["seconds"] for who, share in shares.items())
     rounds = int(min(15, max(3, plan.budget / max(round_, 1e-9))))
     contenders = {}
