@@ -3,28 +3,24 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import eattn
 from eattn import cli
 
-COMMANDS = [
-    [],
-    ["info"],
-    ["demo"],
-    ["bench"],
-    ["bench", "op"],
-    ["bench", "block"],
-    ["reproduce"],
-    ["reproduce", "fig1"],
-    ["reproduce", "fig3"],
-    ["reproduce", "table1"],
-    ["reproduce", "table3"],
-    ["reproduce", "table4"],
-]
+
+def commands(of: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command there is, and every group of them."""
+    of = typer.main.get_command(cli.app) if of is None else of
+    yield path
+    for name, below in getattr(of, "commands", {}).items():
+        yield from commands(below, (*path, name))
 
 
 def shell(*args: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +28,7 @@ def shell(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_every_command_has_help_with_an_example(command):
     result = CliRunner().invoke(cli.app, [*command, "--help"])
     assert result.exit_code == 0

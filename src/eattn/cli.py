@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import eattn
-from eattn.commands import bench, data, reproduce
+from eattn.commands import bench, classify, data, forecast, reproduce
 
 app = typer.Typer(
     name="eattn",
@@ -17,8 +17,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for name, group in (("bench", bench.app), ("data", data.app), ("reproduce", reproduce.app)):
-    app.add_typer(group, name=name)
+for group in (classify, forecast, data, bench, reproduce):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,51 @@
+"""Quantiles from errors on windows that were held out: split conformal prediction."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def check_quantiles(quantiles: Any) -> tuple[float, ...]:
+    """Levels in rising order; none for None."""
+    if quantiles is None:
+        return ()
+    try:
+        levels = tuple(sorted(float(q) for q in quantiles))
+    except (TypeError, ValueError):
+        raise TypeError(f"quantiles must be numbers, as (0.1, 0.9), got {quantiles!r}") from None
+    if not all(0 < q < 1 for q in levels) or len(set(levels)) != len(levels):
+        raise ValueError(
+            f"quantiles must be between 0 and 1 and none twice, as (0.1, 0.9), got {quantiles!r}"
+        )
+    return levels
+
+
+def offsets(errors: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
+    """What to add to a forecast for each level and step: errors [n, H] -> [levels, H].
+
+    Of n errors the one of rank (n + 1) level, rounded away from the median, or the outermost: for
+    errors that could come in any order, at least that share is then on that side of it. NaN is
+    not counted.
+
+    >>> offsets(np.arange(1.0, 10.0)[:, None], [0.1, 0.5, 0.95]).tolist()
+    [[1.0], [5.0], [9.0]]
+    """
+    columns = [np.sort(column[~np.isnan(column)]) for column in errors.T]
+    table = [[column[_rank(len(column), q)] for column in columns] for q in levels]
+    return np.array(table).reshape(len(levels), len(columns))
+
+
+def _rank(n: int, level: float) -> int:
+    """From 0."""
+    exact = round((n + 1) * level, 9)  # 0.1 is not a tenth
+    rank = math.floor(exact) if level < 0.5 else math.ceil(exact)
+    return min(max(rank, 1), n) - 1
+
+
+def extended(table: NDArray[np.float64], horizon: int) -> NDArray[np.float64]:
+    """[levels, H] -> [levels, horizon]; steps beyond H are taken to be as uncertain as the last."""
+    steps = np.minimum(np.arange(horizon), table.shape[1] - 1)
+    return table[:, steps]

@@ -1,0 +1,396 @@
+"""EAClassifier on series as they come: unequal, incomplete, labelled by anything."""
+
+import importlib
+import random
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from eattn.data import load_classification
+from eattn.nn import MIXERS
+from eattn.timeseries import EAClassifier
+from eattn.timeseries.store import ModelError, save
+
+TINY = dict(dim=8, depth=1, heads=2, epochs=2)
+SMALL = dict(dim=16, depth=1, heads=2, epochs=30, lr=1e-2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def waves(cases=60, *, seed=0, channels=2, shortest=12, longest=20):
+    """Slow waves and fast ones in noise, of unequal length."""
+    rng = np.random.default_rng(seed)
+    X = []
+    for i in range(cases):
+        time = np.arange(rng.integers(shortest, longest + 1))
+        wave = np.sin(time * (0.3, 1.5)[i % 2] + rng.uniform(0, 6))
+        X.append(5 + wave + 0.1 * rng.normal(size=(channels, len(time))))
+    return X, np.array(["slow", "fast"] * (cases // 2))
+
+
+def array(cases=30, **options):
+    X, y = waves(cases, shortest=16, longest=16, **options)
+    return np.stack(X), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    torch.set_num_threads(1)
+    return EAClassifier(**SMALL).fit(*waves())
+
+
+def test_it_learns(fitted):
+    X, y = waves(seed=1)
+    assert fitted.score(X, y) > 0.9
+    assert_array_equal(fitted.classes_, ["fast", "slow"])
+    assert_allclose(fitted.predict_proba(X).sum(1), 1)
+    assert_array_equal(fitted.predict(X), fitted.classes_[fitted.predict_proba(X).argmax(1)])
+
+
+@pytest.mark.slow
+def test_it_learns_japanese_vowels():
+    train, test = (
+        load_classification("JapaneseVowels", s, download=False) for s in ("train", "test")
+    )
+    classifier = EAClassifier(dim=64, depth=2, epochs=15).fit(train.X, train.y)
+    assert classifier.score(test.X, test.y) > 0.9
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_every_mixer_takes_longer_series_than_it_was_fitted_on(mixer):
+    X, y = waves(12)
+    classifier = EAClassifier(mixer, **TINY).fit([x[:, :10] for x in X], y)
+    assert np.isfinite(classifier.predict_proba(X)).all()
+
+
+def test_a_longer_series_is_read_in_pieces_that_cover_it(fitted):
+    longest = fitted.max_len_
+    [x] = waves(1 + 1, shortest=2 * longest + 3, longest=2 * longest + 3)[0][:1]
+    whole = fitted.predict_proba([x])
+    starts = [0, 12, longest + 3]  # the middle one in the middle: 23 / 2, to the even number
+    parts = [x[:, start : start + longest] for start in starts]
+    assert_allclose(whole[0], fitted.predict_proba(parts).mean(0), rtol=1e-12)
+
+
+def test_arrays_lists_and_frames_of_the_same_series_are_the_same():
+    X, y = array(channels=1)
+    forms = [X, X[:, 0], list(X), list(X[:, 0]), pd.DataFrame(X[:, 0])]
+    first, *others = (EAClassifier(**TINY).fit(form, y) for form in forms)
+    for form in forms:
+        assert_array_equal(first.predict_proba(form), first.predict_proba(X))
+    for other in others:
+        assert_array_equal(other.predict_proba(X), first.predict_proba(X))
+
+
+def test_a_case_does_not_see_its_neighbours(fitted):
+    X, _ = waves(8, seed=2)
+    together = fitted.predict_proba(X)
+    alone = np.concatenate([fitted.predict_proba([x]) for x in X])
+    assert_allclose(together, alone, atol=1e-5)
+
+
+def test_nan_at_both_ends_is_padding():
+    X, y = waves(20)
+    padded = np.full((20, 2, 30), np.nan)
+    for i, x in enumerate(X):
+        padded[i, :, i % 4 : i % 4 + x.shape[1]] = x
+    classifier = EAClassifier(**TINY).fit(X, y)
+    assert not classifier.scaling_.flags
+    again = EAClassifier(**TINY).fit(padded, y)
+    assert_array_equal(again.predict_proba(X), classifier.predict_proba(padded))
+
+
+def test_what_is_missing_can_be_learnt_from():
+    """Both classes are the same noise, of which one lacks half."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 1, 12)), np.arange(80) % 2
+    X[y == 1, :, 1:-1:2] = np.nan
+    classifier = EAClassifier(**SMALL).fit(X[:40], y[:40])
+    assert classifier.scaling_.flags
+    assert classifier.score(X[40:], y[40:]) > 0.9
+
+
+def test_values_missing_only_at_prediction_are_as_the_mean(fitted):
+    X, _ = waves(4, seed=3)
+    holes, means = [x.copy() for x in X], [x.copy() for x in X]
+    for hole, mean in zip(holes, means, strict=True):
+        hole[0, 3:6] = np.nan
+        mean[0, 3:6] = fitted.scaling_.mean[0]
+    assert_allclose(fitted.predict_proba(holes), fitted.predict_proba(means), atol=1e-6)
+
+
+def test_a_series_of_which_nothing_is_known_gets_a_label(fitted):
+    X = [np.full((2, 5), np.nan), np.full((2, 9), np.nan), np.zeros((2, 0))]
+    proba = fitted.predict_proba(X)
+    assert np.isfinite(proba).all()
+    assert_array_equal(proba[0], proba[1])
+    assert_allclose(fitted.predict_proba([*X, waves(2)[0][0]])[:3], proba, atol=1e-6)
+
+
+def test_constant_and_huge_and_unobserved_channels_do_no_harm(recwarn):
+    X, y = array(channels=4)
+    X[:, 1] = 0.1
+    X[:, 2] = X[:, 0] * 1e300
+    X[:, 3] = np.nan
+    classifier = EAClassifier(**TINY).fit(X, y)
+    assert np.isfinite(classifier.predict_proba(X)).all()
+    X[:, 1], X[0, 0, 0] = 0.2, -1e308
+    assert np.isfinite(classifier.predict_proba(X)).all()
+    assert not recwarn.list
+
+
+LABELS = {
+    "str": ["b", "a"],
+    "int": [7, -2],
+    "bool": [True, False],
+    "whole floats": [1.0, 0.0],
+    "uint8": np.array([9, 3], np.uint8),
+    "dates": np.array(["2020-02-29", "1969-12-31"], "datetime64[D]"),
+    "objects": np.array(["b", "a"], dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_come_back_as_they_were(kind, tmp_path):
+    X, _ = array(12)
+    y = np.tile(LABELS[kind], 6)
+    classifier = EAClassifier(**TINY).fit(X, y)
+    assert_array_equal(classifier.classes_, sorted(set(y)))
+    assert classifier.predict(X).dtype == y.dtype
+    assert set(classifier.predict(X)) <= set(y)
+    classifier.save(tmp_path / "model")
+    loaded = EAClassifier.load(tmp_path / "model")
+    assert loaded.classes_.dtype == classifier.classes_.dtype
+    assert_array_equal(loaded.predict(X), classifier.predict(X))
+
+
+def test_labels_may_be_a_list_or_a_pandas_series():
+    X, y = array(12)
+    expected = EAClassifier(**TINY).fit(X, y).predict_proba(X)
+    for form in (y.tolist(), pd.Series(y), pd.DataFrame({"label": y})):
+        assert_array_equal(EAClassifier(**TINY).fit(X, form).predict_proba(X), expected)
+
+
+def test_one_class_is_too_few_to_learn_from_but_can_be_scored(fitted):
+    X, y = waves(20, seed=1)
+    slow = [x for x, label in zip(X, y, strict=True) if label == "slow"]
+    with pytest.raises(ValueError, match="at least 2 unique labels, but found 1"):
+        EAClassifier(**TINY).fit(slow, ["slow"] * 10)
+    assert fitted.score(slow, ["slow"] * 10) > 0.8
+
+
+def spoilt(value):
+    X, _ = waves(2)
+    X[1][1, 3] = value
+    return X
+
+
+BAD = {
+    "inf": (spoilt(np.inf), "got inf in case 1, channel 1, time point 3"),
+    "-inf": (spoilt(-np.inf), "got -inf in case 1, channel 1, time point 3"),
+    "one channel": (np.zeros((2, 1, 12)), "X must have 2 channels, as in fit, got 1"),
+    "two dimensions": (np.zeros((2, 12)), "X must have 2 channels, as in fit, got 1"),
+    "mixed channels": ([np.zeros((2, 5)), np.zeros((3, 5))], "2 in case 0 and 3 in case 1"),
+    "no case": ([], "at least one case, got an empty list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_series_are_told(fitted, name):
+    X, told = BAD[name]
+    with pytest.raises(ValueError, match=told):
+        fitted.predict(X)
+
+
+def test_bad_series_are_told_in_fit_too():
+    for X, told in (spoilt(np.inf), "got inf"), (np.full((2, 1, 5), np.nan), "none but NaN"):
+        with pytest.raises(ValueError, match=told):
+            EAClassifier(**TINY).fit(X, ["a", "b"])
+    with pytest.raises(ValueError, match="X = 2 and y = 3"):
+        EAClassifier(**TINY).fit(waves(2)[0], ["a", "b", "a"])
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        (dict(mixer="ea-5"), "even N"),
+        (dict(mixer="rnn"), "unknown mixer"),
+        (dict(dim=0), "dim must be at least 1"),
+        (dict(epochs=0), "epochs must be at least 1"),
+        (dict(lr=-1.0), "lr must be above 0"),
+        (dict(patch=0), "patch must be at least 1"),
+        (dict(pooling="sum"), "pooling must be one of"),
+        (dict(embed="fourier"), "embed must be one of"),
+        (dict(validation_fraction=1.0), "validation_fraction must be at least 0 and below 1"),
+        (dict(random_state="0"), "random_state must be an int"),
+        (dict(random_state=-1), "seed must be at least 0"),
+        (dict(device="gpu"), "device must be"),
+    ],
+    ids=str,
+)
+def test_arguments_are_judged_by_fit_and_not_before(params, told):
+    classifier = EAClassifier(**params)
+    assert classifier.get_params().items() >= params.items()
+    with pytest.raises((ValueError, TypeError), match=told):
+        classifier.fit(*waves(4))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_others():
+    X, y = waves(30)
+
+    def proba(random_state):
+        return EAClassifier(**TINY, random_state=random_state).fit(X, y).predict_proba(X)
+
+    assert_array_equal(proba(3), proba(3))
+    assert_array_equal(proba(np.random.RandomState(3)), proba(np.random.RandomState(3)))
+    assert not np.array_equal(proba(3), proba(4))
+    assert not np.array_equal(proba(None), proba(None))
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path):
+    X, y = waves(30)
+    for random_state in (0, None):
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        classifier = EAClassifier(**TINY, random_state=random_state).fit(X, y)
+        classifier.predict(X)
+        classifier.save(tmp_path / str(random_state))
+        EAClassifier.load(tmp_path / str(random_state))
+        drawn = random.random(), np.random.rand(), torch.rand(1).item()
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        assert drawn == (random.random(), np.random.rand(), torch.rand(1).item())
+
+
+def test_patches_follow_the_length_and_the_embedding_them():
+    X, y = np.random.default_rng(0).normal(size=(4, 1, 300)), [0, 1, 0, 1]
+    design = EAClassifier(**TINY).fit(X, y).design_
+    assert (design["patch"], design["embed"], design["ffn"]) == (3, "linear", 16)
+    design = EAClassifier(**TINY).fit(X[..., :128], y).design_
+    assert (design["patch"], design["embed"]) == (1, "conv")
+    design = EAClassifier(**TINY, patch=np.int64(7), embed="conv", ffn=5).fit(X, y).design_
+    assert (design["patch"], design["embed"], design["ffn"]) == (7, "conv", 5)
+
+
+def test_few_cases_are_learnt_for_more_epochs():
+    lengths = {}
+    for cases in (4, 1000):
+        classifier = EAClassifier(**TINY | {"epochs": None})
+        lengths[cases] = classifier._training(classifier.get_params(), cases).epochs
+    assert lengths == {4: 600, 1000: 60}
+
+
+def test_the_best_epoch_is_kept_where_there_are_cases_to_judge_by():
+    X, y = waves(60)
+    history = EAClassifier(**SMALL, patience=2).fit(X, y).history_
+    losses = [row.metrics["val_loss"] for row in history.rows]
+    assert history.best == history.rows[int(np.argmin(losses))]
+    assert EAClassifier(**TINY, validation_fraction=0).fit(X, y).history_.best is None
+    assert EAClassifier(**TINY).fit(X[:40], y[:40]).history_.best is None  # 8 would be held out
+
+
+def test_parameters_set_after_the_fit_wait_for_the_next(fitted):
+    X, _ = waves(4)
+    other = clone(fitted)
+    assert not other.is_fitted
+    other.fit(*waves(20))
+    before = other.predict_proba(X)
+    other.set_params(dim=4, patch=3, pooling="mean")
+    assert_array_equal(other.predict_proba(X), before)
+
+
+def test_scikit_learn_takes_it_for_one_of_its_own():
+    X, y = waves(24)
+    scores = cross_val_score(EAClassifier(**TINY), X, y, cv=2)
+    assert scores.shape == (2,)
+    grid = {"mixer": ["ea-2", "sa"], "dim": np.array([4, 8])}
+    search = GridSearchCV(EAClassifier(**TINY), grid, cv=2, error_score="raise").fit(*array(12))
+    assert search.best_params_["mixer"] in grid["mixer"]
+    pipeline = make_pipeline(FunctionTransformer(np.negative), EAClassifier(**TINY))
+    X, y = array(12)
+    proba = pipeline.fit(X, y).predict_proba(X)
+    assert_array_equal(proba, EAClassifier(**TINY).fit(-X, y).predict_proba(-X))
+
+
+def test_aeon_takes_it_for_one_of_its_own():
+    from aeon.testing.estimator_checking import check_estimator
+
+    outcome = check_estimator(EAClassifier, raise_exceptions=True)
+    assert len(outcome) > 20
+    assert set(outcome.values()) == {"PASSED"}
+
+
+@pytest.mark.parametrize("pooling", ["flatten", "mean"])
+def test_a_saved_model_predicts_the_same_bits(tmp_path, pooling):
+    X, y = waves(30)
+    X[3][0, 5] = np.nan
+    classifier = EAClassifier(**TINY, pooling=pooling, random_state=np.random.RandomState(1))
+    classifier.fit(X, y).save(tmp_path / "model")
+    loaded = EAClassifier.load(tmp_path / "model")
+    longer = waves(6, longest=50)[0]
+    assert_array_equal(loaded.predict_proba(longer), classifier.predict_proba(longer))
+    assert_array_equal(loaded.predict(X), classifier.predict(X))
+    assert loaded.get_params() == classifier.get_params() | {"random_state": classifier.seed_}
+    with pytest.raises(ValueError, match="X must have 2 channels, as in fit, got 3"):
+        loaded.predict(np.zeros((1, 3, 9)))
+    loaded.save(tmp_path / "again")
+    for name in ("config.json", "weights.safetensors"):
+        again = (tmp_path / "again" / name).read_bytes()
+        assert again == (tmp_path / "model" / name).read_bytes()
+    assert_array_equal(clone(loaded).fit(X, y).predict_proba(X), classifier.predict_proba(X))
+
+
+def test_only_what_was_fitted_can_be_saved_and_nothing_is_overwritten(fitted, tmp_path):
+    with pytest.raises(ValueError, match="has not been fitted"):
+        EAClassifier().save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    fitted.save(tmp_path / "model")
+    with pytest.raises(ModelError, match="holds a model already"):
+        fitted.save(tmp_path / "model")
+    fitted.save(tmp_path / "model", force=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_model_of_a_gpu_is_loaded_on_a_machine_without(tmp_path):
+    X, y = waves(4)
+    classifier = EAClassifier(**TINY).fit(X, y).set_params(device="cuda:1")
+    classifier.save(tmp_path / "model")
+    loaded = EAClassifier.load(tmp_path / "model")
+    assert loaded.device == "cuda:1"
+    assert_array_equal(loaded.predict_proba(X), classifier.predict_proba(X))
+
+
+def test_weights_that_do_not_fit_the_config_are_told(tmp_path):
+    save(tmp_path / "model", "classifier", {"params": {}}, {})
+    with pytest.raises(ModelError, match="model holds no classifier that fits"):
+        EAClassifier.load(tmp_path / "model")
+    save(tmp_path / "other", "forecaster", {}, {})
+    with pytest.raises(ModelError, match="is a forecaster, not a classifier"):
+        EAClassifier.load(tmp_path / "other")
+
+
+def test_progress_is_shown_on_request(capsys):
+    X, y = waves(4)
+    EAClassifier(**TINY).fit(X, y)
+    assert not any(capsys.readouterr())
+    EAClassifier(**TINY, verbose=True).fit(X, y)
+    assert "epoch 2/2" in capsys.readouterr().err
+
+
+def test_without_aeon_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aeon.classification.base", None)
+    monkeypatch.delitem(sys.modules, "eattn.timeseries.classifier")
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "eattn\[timeseries\]"'):
+        importlib.import_module("eattn.timeseries.classifier")

@@ -1,0 +1,154 @@
+"""A model folder is whole or not there, and what is wrong with one is said in a line."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from eattn.timeseries import store
+from eattn.timeseries.store import CONFIG, WEIGHTS, ModelError, check_free, load, save
+
+SETTINGS = {"dim": 8, "names": ["ä", "b"], "lr": 0.1, "patch": None}
+SHARED = torch.arange(6.0).reshape(2, 3)
+TENSORS = {
+    "w": SHARED,
+    "transposed": SHARED.T,
+    "half": torch.tensor([1.5], dtype=torch.bfloat16),
+    "scalar": torch.tensor(0.1, dtype=torch.float64),
+    "none": torch.zeros(0, 3),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(tmp_path / "model", "classifier", SETTINGS, TENSORS)
+    return tmp_path / "model"
+
+
+def rewrite(folder, **changes):
+    written = json.loads((folder / CONFIG).read_text()) | changes
+    (folder / CONFIG).write_text(json.dumps(written))
+
+
+def flip(folder):
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(content)
+
+
+def test_what_is_loaded_is_what_was_saved_bit_for_bit(folder):
+    config, tensors = load(folder, "classifier")
+    assert config == SETTINGS
+    assert tensors.keys() == TENSORS.keys()
+    for name, x in TENSORS.items():
+        assert tensors[name].dtype == x.dtype
+        assert torch.equal(tensors[name], x)
+
+
+def test_a_model_is_json_and_safetensors(folder):
+    assert {path.name for path in folder.iterdir()} == {CONFIG, WEIGHTS}
+    assert json.loads((folder / CONFIG).read_text(encoding="utf-8"))["kind"] == "classifier"
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        assert set(file.keys()) == set(TENSORS)
+
+
+def test_parents_are_made_and_an_empty_folder_will_do(tmp_path):
+    target = tmp_path / "a" / "b"
+    target.mkdir(parents=True)
+    save(target, "forecaster", {}, {})
+    save(tmp_path / "c" / "d", "forecaster", {}, {})
+    assert load(target, "forecaster") == load(tmp_path / "c" / "d", "forecaster") == ({}, {})
+
+
+def test_a_model_is_overwritten_by_force_only(folder):
+    with pytest.raises(ModelError, match=r"model holds a model already.*--force"):
+        save(folder, "classifier", {"dim": 9}, {})
+    assert load(folder, "classifier")[0] == SETTINGS
+    save(folder, "forecaster", {"dim": 9}, {}, force=True)
+    assert load(folder, "forecaster") == ({"dim": 9}, {})
+    assert os.listdir(folder.parent) == ["model"]
+
+
+def test_force_takes_nothing_away_that_is_no_model(folder):
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ModelError, match=r"holds notes\.txt, which is no part of a model"):
+        save(folder, "classifier", {}, {}, force=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "model"
+    path.write_text("mine")
+    for what in (lambda: check_free(path, force=True), lambda: load(path, "classifier")):
+        with pytest.raises(ModelError, match="got a file"):
+            what()
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch, call):
+    """While writing, and between taking the old one away and putting the new one there."""
+    real, calls = (os.fsync, os.replace)[call - 1], []
+
+    def fail(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError("no space left")
+        return real(*args)
+
+    monkeypatch.setattr(os, ("fsync", "replace")[call - 1], fail)
+    with pytest.raises(OSError, match="no space"):
+        save(folder, "classifier", {}, {}, force=True)
+    assert load(folder, "classifier")[0] == SETTINGS
+    assert os.listdir(folder.parent) == ["model"]
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        save(tmp_path / "model", "classifier", {"lr": float("nan")}, {})
+    assert not os.listdir(tmp_path)
+
+
+DAMAGES = {
+    "no weights": (lambda f: (f / WEIGHTS).unlink(), "it has no weights.safetensors"),
+    "no config": (lambda f: (f / CONFIG).unlink(), "it has no config.json"),
+    "half a config": (lambda f: (f / CONFIG).write_text('{"format": 1'), "is damaged, no JSON"),
+    "bytes": (lambda f: (f / CONFIG).write_bytes(b"\xff\xfe\x00"), "is damaged, no JSON"),
+    "a list": (lambda f: (f / CONFIG).write_text("[]"), "is no model of eattn"),
+    "another's": (lambda f: (f / CONFIG).write_text('{"model_type": "bert"}'), "no model of eattn"),
+    "changed": (lambda f: rewrite(f, config=SETTINGS | {"dim": 9}), "was changed"),
+    "no checksum": (lambda f: rewrite(f, sha256={}), "missing or was changed"),
+    "no kind": (lambda f: rewrite(f, kind=None), "missing or was changed"),
+    "a bit": (flip, r"weights\.safetensors is damaged: its checksum"),
+    "cut off": (lambda f: os.truncate(f / WEIGHTS, 9), r"weights\.safetensors is damaged"),
+    "newer": (lambda f: rewrite(f, format=2, eattn="7.1"), "reads up to 1.*newer.*7.1"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_model_is_told_in_one_line(folder, damage):
+    spoil, told = DAMAGES[damage]
+    spoil(folder)
+    with pytest.raises(ModelError, match=told) as caught:
+        load(folder, "classifier")
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_no_safetensors_are_told_though_the_checksum_is_right(folder):
+    (folder / WEIGHTS).write_bytes(b"PK\x03\x04" * 9)
+    config = json.loads((folder / CONFIG).read_text())["sha256"]["config"]
+    weights = store._checksum((folder / WEIGHTS).read_bytes())
+    rewrite(folder, sha256={"config": config, "weights": weights})
+    with pytest.raises(ModelError, match="is no safetensors file"):
+        load(folder, "classifier")
+
+
+def test_a_model_of_another_task_or_none_is_told(folder, tmp_path):
+    with pytest.raises(ModelError, match="model is a classifier, not a forecaster"):
+        load(folder, "forecaster")
+    with pytest.raises(ModelError, match="there is none"):
+        load(tmp_path / "nowhere", "classifier")
+    with pytest.raises(ValueError, match="kind must be one of classifier, forecaster, got 'x'"):
+        save(tmp_path / "x", "x", {}, {})
