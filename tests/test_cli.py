@@ -28,7 +28,7 @@ def shell(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
 def test_every_command_has_help_with_an_example(command):
     result = CliRunner().invoke(cli.app, [*command, "--help"])
     assert result.exit_code == 0
