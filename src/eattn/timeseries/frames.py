@@ -76,9 +76,7 @@ def _from_frame(frame: "pd.DataFrame") -> list[Rows]:
         if wanted not in names:
             near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
             told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:12])}"
-            raise ValueError(
-                f"df must have columns {TIME} and {VALUE}, not {wanted!r} is there: {told}"
-            )
+            raise ValueError(f"df must have a column {wanted!r}: {told}")
     if frame.empty:
         raise ValueError("df has no rows")
     if ID not in names:
