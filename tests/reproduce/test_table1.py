@@ -233,3 +233,5 @@ def test_the_picture_shows_every_mechanism():
         figure = report.draw(synthetic(1.0, 1.0, 0.5, 1.0))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(report.LOOKS)
     assert all(len(axes.lines) == len(MIXERS) for axes in figure.axes)
+    state = figure.axes[3]
+    assert [text.get_text() for text in state.texts] == [", ".join(report.LOOKS)], "one line for all"

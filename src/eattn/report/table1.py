@@ -69,7 +69,7 @@ REASONS = {
     ("sa-math", "time", "D"): "the softmax of [L, L] weights is the same for every D",
     ("sa", "memory", "L"): "SDPA never holds the weights [L, L]",
     ("sa", "memory", "D"): "it holds q, k, v and their gradients instead",
-    ("la", "time", "D"): "within chunks of 128 tokens it costs O(LD)",
+    ("la", "time", "D"): "work within chunks is O(LD), and wider products run at a higher rate",
     ("aft", "time", "D"): "e^w of [L, L] biases is the same for every D",
     ("aft", "memory", "L"): "e^w and the gradient of the biases w [L, L] are held",
     ("aft", "memory", "D"): "the biases [L, L] outweigh [L, D]",
@@ -174,6 +174,7 @@ def draw(rows: Sequence[Row]) -> "Figure":
     curves(panels["memory"], peaks, "peak_bytes", 2**20, "(b) Training, peak extra memory", "MiB")
     curves(panels["decoding"], decoded, "p50", 1e-6, "(c) Decoding, time per token", "µs")
     curves(panels["state"], decoded, "state_bytes", 2**10, "(d) Decoding, size of the state", "KiB")
+    name_states(panels["state"], decoded)
     for name in ("time", "memory"):
         panels[name].set_xlabel("L, tokens")
     for name in ("decoding", "state"):
@@ -212,17 +213,19 @@ def curves(
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def name_curves(axes: "Axes", rows: Sequence[Row], field: str, unit: float) -> None:
-    """Names on the lines themselves, where several mechanisms share one."""
-    shared: dict[tuple[int, float], list[str]] = {}
+def name_states(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Names on the lines themselves: mechanisms that hold the same share one."""
+    shared: dict[tuple[int, ...], list[str]] = {}
     for mixer in LOOKS:
-        points = [(row["x"], row[field]) for row in rows if row["mixer"] == mixer]
-        if points:
-            shared.setdefault(points[0], []).append(mixer)
-    for (x, y), names in shared.items():
-        text = ", ".join(names)
-        place = (x, y / unit)
-        axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
+        sizes = [row["state_bytes"] for row in rows if row["mixer"] == mixer]
+        if sizes:
+            shared.setdefault(tuple(sizes[:2]), []).append(mixer)
+    left = min((row["x"] for row in rows), default=0)
+    for sizes, names in shared.items():
+        below = len(set(sizes)) > 1  # beside a line that rises, above one that does not
+        place = (12, -12) if below else (8, 5)
+        where = (left, sizes[0] / 2**10)
+        axes.annotate(", ".join(names), where, xytext=place, textcoords="offset points", fontsize=9)
 
 
 def _short(tokens: int) -> str:

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from eattn.nn import check_mixer
 from eattn.nn.mixer import check_size
 from eattn.timeseries import saved, store
 from eattn.timeseries.backtesting import replay, with_truth
 from eattn.timeseries.conformal import check_quantiles, extended, offsets
 from eattn.timeseries.frames import ID, Rows, id_dtype, need_pandas, rows_of
 from eattn.timeseries.grid import Record, records
+from eattn.timeseries.material import Material, check_length
 from eattn.timeseries.scaling import Scale
 from eattn.timeseries.settings import plain
+from eattn.timeseries.steps import check_freq
 from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
-from eattn.timeseries.training import (
-    Material,
-    calibration,
-    check_length,
-    config_of,
-    design_of,
-    learn,
-)
+from eattn.timeseries.training import calibration, config_of, design_of, learn
 from eattn.train import History
 from eattn.train.config import check_number
 
@@ -139,7 +135,11 @@ class EAForecaster(BaseEstimator):
         params = self._checked_params()
         config, levels = config_of(params), check_quantiles(params["quantiles"])
         found = records(rows_of(df), params["freq"])
-        material = Material.of(found, params)
+        material = Material(
+            found,
+            fraction=params["validation_fraction"],
+            **{name: params[name] for name in ("window", "context", "horizon")},
+        )
         if levels and not any(material.held):
             raise ValueError(f"quantiles {NEED}")
         design = design_of(params, material)
@@ -281,6 +281,10 @@ class EAForecaster(BaseEstimator):
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
                 check_size(name, params[name])
+        check_mixer(params["mixer"])
+        check_quantiles(params["quantiles"])
+        if params["freq"] is not None:
+            check_freq(params["freq"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
         if params["dtype"] not in DTYPES:
             raise ValueError(f"dtype must be 'float32' or 'float64', got {params['dtype']!r}")

@@ -1,5 +1,7 @@
 """Times of a series: how far apart they are, which come next, and what a calendar says of them."""
 
+import contextlib
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,10 +83,10 @@ def check_freq(freq: Any) -> Step:
 
     if isinstance(freq, int) and not isinstance(freq, bool) and freq > 0:
         return Step(freq)
-    try:
+    offset = None
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")  # of older names, as H for h, which are as good here
         offset = pd.tseries.frequencies.to_offset(freq) if isinstance(freq, str) else None
-    except ValueError:
-        offset = None
     if offset is None or offset.n < 1:
         raise ValueError(
             f"freq must be a frequency of pandas, as 'h' or 'MS', or an int >= 1, got {freq!r}"

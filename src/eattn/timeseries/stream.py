@@ -30,6 +30,8 @@ class Stream:
         given = getattr(forecaster, "columns_", None) or {}
         self.aliases = {given[what]: what for what in (ID, TIME, VALUE) if given.get(what)}
         self.places: dict[str, int] | None = None  # of columns, once they are known
+        self.width = 0  # cells of a row
+        self.headed = form == "json"  # whether the columns of answers were named
 
     def answers(self, lines: Iterable[str]) -> Iterator[str]:
         """One for each row, as soon as it is read."""
@@ -79,7 +81,7 @@ class Stream:
             plain = {n: x if isinstance(x, str | int | float) else list(x) for n, x in told.items()}
             yield json.dumps(plain, ensure_ascii=False)
             return
-        if self.places is not None and not getattr(self, "headed", False):
+        if not self.headed:
             self.headed = True
             steps = range(1, self.horizon + 1)
             yield _cells([ID, TIME, *(f"{name}+{h}" for name in columns for h in steps)])
