@@ -234,4 +234,4 @@ def test_the_picture_shows_every_mechanism():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(report.LOOKS)
     assert all(len(axes.lines) == len(MIXERS) for axes in figure.axes)
     state = figure.axes[3]
-    assert [text.get_text() for text in state.texts] == [", ".join(report.LOOKS)], "one line for all"
+    assert [text.get_text() for text in state.texts] == [", ".join(report.LOOKS)]  # one for all

@@ -221,10 +221,10 @@ def name_states(axes: "Axes", rows: Sequence[Row]) -> None:
         if sizes:
             shared.setdefault(tuple(sizes[:2]), []).append(mixer)
     left = min((row["x"] for row in rows), default=0)
-    for sizes, names in shared.items():
-        below = len(set(sizes)) > 1  # beside a line that rises, above one that does not
+    for held, names in shared.items():
+        below = len(set(held)) > 1  # beside a line that rises, above one that does not
         place = (12, -12) if below else (8, 5)
-        where = (left, sizes[0] / 2**10)
+        where = (left, held[0] / 2**10)
         axes.annotate(", ".join(names), where, xytext=place, textcoords="offset points", fontsize=9)
 
 
