@@ -36,14 +36,13 @@ class Stream:
     def answers(self, lines: Iterable[str]) -> Iterator[str]:
         """One for each row, as soon as it is read."""
         for number, line in enumerate(lines, 1):
-            cells = next(csv.reader([line]), [])
-            if not any(cell.strip() for cell in cells):
+            if not line.strip():
                 continue
             try:
+                cells = next(csv.reader([line]))
                 if self.places is None and self._is_header(cells):
                     continue
-                rows = self._row(cells)
-                [track] = self.forecaster._absorb([rows])
+                [track] = self.forecaster._absorb([self._row(cells)])
             except (ValueError, csv.Error) as error:
                 raise ValueError(f"line {number}: {error}") from None
             yield from self._answer(track)

@@ -1,0 +1,426 @@
+"""EAForecaster: what goes in and out, that it learns, and that going on is having been there."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pandas.testing import assert_frame_equal
+from sklearn.base import clone
+
+from eattn.timeseries import EAForecaster
+from eattn.timeseries.backtesting import scores
+
+# Trained far enough that forecasts are no longer the last value
+TINY = dict(
+    horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=4, batch_size=16, lr=0.02
+)
+CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
+GROWING = ["ea", "sa", "sa-math"]
+NAME = "EAForecaster"
+
+
+def tiny(**changes) -> EAForecaster:
+    return EAForecaster(**TINY | changes)
+
+
+def wave(length: int, seed: int = 0, noise: float = 0.1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.sin(np.arange(length) / 2 + seed) + noise * rng.normal(size=length)
+
+
+def long(lengths: dict, freq: str = "h", start: str = "2024-01-01") -> pd.DataFrame:
+    """Series of these lengths, each with a level and a deviation of its own."""
+    parts = [
+        pd.DataFrame(
+            {
+                "unique_id": name,
+                "ds": pd.date_range(start, periods=length, freq=freq),
+                "y": 10.0 * number + (number + 1) * wave(length, number),
+            }
+        )
+        for number, (name, length) in enumerate(lengths.items())
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def same(a: pd.DataFrame, b: pd.DataFrame, tolerance: float = 1e-9) -> None:
+    assert_frame_equal(a.reset_index(drop=True), b.reset_index(drop=True), rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def two() -> EAForecaster:
+    """Fitted on two series of unequal length, b before a, with quantiles."""
+    return tiny(quantiles=(0.9, 0.1)).fit(long({"b": 60, "a": 45}))
+
+
+# ---- scikit-learn's manners ----------------------------------------------------------------------
+
+
+def test_arguments_are_stored_as_they_are_and_judged_by_fit():
+    model = EAForecaster(horizon=0, mixer="no such", quantiles="x")
+    assert model.get_params()["horizon"] == 0
+    model.set_params(horizon=4, mixer="ea-2", quantiles=None)
+    assert clone(model).get_params() == model.get_params()
+    assert not hasattr(clone(tiny().fit(wave(40))), "tracks_")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (dict(horizon=0), "horizon must be at least 1, got 0"),
+        (dict(horizon=2.5), "horizon must be an int, got float"),
+        (dict(window=0), "window must be at least 1, got 0"),
+        (dict(lags=0), "lags must be at least 1"),
+        (dict(mixer="bogus"), "unknown mixer 'bogus'"),
+        (dict(mixer="aft"), "mixer 'aft' needs a window"),
+        (dict(quantiles=(0.1, 1.0)), "quantiles must be between 0 and 1"),
+        (dict(quantiles=0.1), "quantiles must be numbers"),
+        (dict(freq="no such"), "freq must be a frequency of pandas"),
+        (dict(freq="h"), "freq = 'h' does not go with ds that are integers"),
+        (dict(dtype="float16"), "dtype must be 'float32' or 'float64', got 'float16'"),
+        (dict(validation_fraction=1), "validation_fraction must be"),
+        (
+            dict(window=30, horizon=20),
+            "series 'y' has 45 values, window = 30 and horizon = 20 need",
+        ),
+        (dict(horizon=50), "the longest series has 45 values.* horizon = 50 needs 51"),
+        (dict(quantiles=(0.1,), validation_fraction=0), "quantiles need values that are held out"),
+        (dict(epochs=0), "epochs must be at least 1"),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_bad_arguments_are_named(arguments, reason):
+    with pytest.raises((ValueError, TypeError), match=reason):
+        tiny(**arguments).fit(wave(45))
+
+
+def test_what_is_not_fitted_says_so():
+    with pytest.raises(ValueError, match="not fitted"):
+        tiny().predict()
+
+
+def test_a_seed_decides_all_and_the_callers_random_numbers_stay():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    first, again = (tiny(random_state=3).fit(wave(45)).predict() for _ in range(2))
+    assert torch.equal(torch.rand(1), expected)
+    same(first, again, 0)
+    assert not first.equals(tiny(random_state=4).fit(wave(45)).predict())
+
+
+# ---- what comes out ------------------------------------------------------------------------------
+
+
+def test_forecasts_go_on_after_each_series_in_the_order_of_fit(two):
+    table = two.predict()
+    assert list(table) == ["unique_id", "ds", NAME, f"{NAME}-q10", f"{NAME}-q90"]
+    assert table["unique_id"].tolist() == ["b"] * 3 + ["a"] * 3
+    for name, length in (("b", 60), ("a", 45)):
+        expected = pd.date_range("2024-01-01", periods=length + 3, freq="h")[length:]
+        assert (table[table["unique_id"] == name]["ds"] == expected).all()
+    assert table.dtypes["ds"] == "datetime64[ns]"
+
+
+@pytest.mark.parametrize("kind", [int, "category", "string"])
+def test_unique_id_keeps_its_dtype(kind):
+    frame = long({2: 30, 1: 30}).astype({"unique_id": kind})
+    model = tiny().fit(frame)
+    assert model.predict()["unique_id"].dtype == frame["unique_id"].dtype
+    assert model.backtest(1)["unique_id"].dtype == frame["unique_id"].dtype
+
+
+@pytest.mark.parametrize("freq", ["MS", "ME", "B", "W-WED", "15min", "QS-OCT"])
+def test_times_continue_at_the_series_frequency(freq):
+    frame = long({"a": 40}, freq)
+    expected = pd.date_range("2024-01-01", periods=43, freq=freq)[40:]
+    assert (tiny().fit(frame).predict()["ds"] == expected).all()
+
+
+@pytest.mark.parametrize("make", [np.asarray, list, pd.Series], ids=lambda f: f.__name__)
+def test_a_plain_series_counts_its_times_and_has_no_calendar(make):
+    model = tiny().fit(make(wave(45)))
+    assert model.predict()["ds"].tolist() == [45, 46, 47]
+    assert model.reader_.fields == ()
+
+
+def test_a_series_with_dates_has_them_and_a_calendar():
+    index = pd.date_range("2024-01-01", periods=60, freq="h")
+    model = tiny().fit(pd.Series(wave(60), index))
+    assert model.predict()["ds"].iloc[0] == pd.Timestamp("2024-01-03 12:00")
+    assert model.reader_.fields == ("hour",)
+    same(model.predict(), tiny().fit(pd.DataFrame({"ds": index, "y": wave(60)})).predict(), 0)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_horizon_longer_than_the_trained_one_goes_on_from_it(window):
+    model = tiny(window=window).fit(wave(45))
+    same(model.predict(20)[:3], model.predict(), 0)
+    assert len(model.predict(20)) == 20
+    with pytest.raises(ValueError, match="horizon must be at least 1, got 0"):
+        model.predict(0)
+
+
+# ---- quality -------------------------------------------------------------------------------------
+
+
+def test_it_learns_a_noisy_sine():
+    y = np.sin(np.arange(400) / 3) + 0.1 * np.random.default_rng(0).normal(size=400)
+    model = EAForecaster(horizon=8, dim=16, depth=1, heads=2, lags=12, epochs=12, lr=5e-3)
+    model.fit(y[:300])
+    table = model.backtest(windows=12, step=8, df=y)
+    assert (table["cutoff"] >= 299).all()  # nothing of it was learnt from
+    persistence = np.abs(y[table["cutoff"]] - table["y"]).mean()
+    assert scores(table).loc["all", "MAE"] < persistence / 2
+
+
+def test_quantiles_hold_about_the_share_they_say_and_never_cross():
+    y = np.random.default_rng(0).normal(size=700)
+    model = tiny(quantiles=(0.1, 0.5, 0.9), validation_fraction=0.4).fit(y[:500])
+    table = model.backtest(windows=65, step=3, df=y)
+    low, middle, high = (table[f"{NAME}-q{q}"] for q in (10, 50, 90))
+    assert (low <= middle).all() and (middle <= high).all()
+    assert 0.7 < ((low < table["y"]) & (table["y"] < high)).mean() < 0.9
+    assert 0.4 < (table["y"] < middle).mean() < 0.6
+
+
+def test_beyond_the_trained_horizon_bands_stay_as_wide():
+    model = tiny(quantiles=(0.1, 0.9)).fit(wave(90))
+    width = model.predict(6).eval(f"`{NAME}-q90` - `{NAME}-q10`").to_numpy()
+    np.testing.assert_allclose(width[3:], width[2])
+
+
+def test_a_constant_series_stays_what_it_is():
+    frame = pd.concat([long({"wave": 45}), long({"flat": 45}).assign(y=5e9)])
+    assert (tiny().fit(np.full(45, -7.0)).predict()[NAME] == -7).all()
+    forecast = tiny().fit(frame).predict().set_index("unique_id").loc["flat", NAME]
+    assert np.isfinite(forecast).all()
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", [*CONSTANT, *GROWING])
+@pytest.mark.parametrize("window", [None, 8])
+def test_updating_is_having_had_the_longer_history(mixer, window):
+    frame = long({"b": 60, "a": 45})
+    model = tiny(mixer=mixer, window=window).fit(frame)
+    longer = long({"b": 97, "a": 62})  # past several exchanges of states
+    new = longer.merge(frame, how="left", on=["unique_id", "ds"], indicator=True)
+    new = new[new["_merge"] == "left_only"].rename(columns={"y_x": "y"})[["unique_id", "ds", "y"]]
+    expected = model.with_history(longer).predict()
+    one_by_one = model.with_history(frame)
+    for i in range(len(new)):
+        one_by_one.update(new.iloc[i : i + 1])
+    same(one_by_one.predict(), expected)
+    assert (
+        not model.update(new[:1]).predict().equals(expected)
+    )  # which is not said of all forecasts
+    same(model.update(new[1:]).predict(), expected)
+
+
+@pytest.mark.parametrize("changes", [dict(context=None), dict(mixer="aft", window=8)], ids=str)
+def test_so_it_is_without_exchanging_states_and_with_positions(changes):
+    model = tiny(**changes).fit(wave(45))
+    expected = model.with_history(wave(70)).predict()
+    same(model.update(wave(70)[45:]).predict(), expected)
+
+
+@pytest.mark.parametrize("mixer", CONSTANT)
+def test_memory_does_not_grow_with_updates(mixer):
+    model = tiny(mixer=mixer).fit(wave(45))
+    after_ten = model.update(wave(10)).state_nbytes
+    assert model.update(wave(1000)).state_nbytes == after_ten
+    assert tiny(mixer=mixer, context=None).fit(wave(45)).state_nbytes == after_ten // 2
+
+
+@pytest.mark.parametrize("mixer", ["ea-6", "sa"])
+def test_a_window_keeps_its_values_and_no_more(mixer):
+    model = tiny(mixer=mixer, window=8).fit(wave(45))
+    assert model.state_nbytes == 8 * 8
+    assert model.update(wave(100)).state_nbytes == 8 * 8
+
+
+def test_growing_states_are_bounded_by_the_context():
+    model = tiny(mixer="sa").fit(wave(45))
+    sizes = [model.update([0.5]).state_nbytes for _ in range(100)]
+    assert max(sizes) == max(sizes[:20])
+
+
+def test_a_short_history_counts_as_a_whole_and_a_window_as_far_as_it_reaches():
+    y = wave(16)
+    changed = np.concatenate([[y[0] + 1], y[1:]])
+    model = tiny().fit(wave(45))
+    assert not model.with_history(y).predict().equals(model.with_history(changed).predict())
+    model = tiny(window=8).fit(wave(45))
+    same(
+        model.with_history(y).predict(),
+        model.with_history(y[-8:]).predict().assign(ds=range(16, 19)),
+    )
+
+
+def test_a_new_state_takes_over_after_the_context():
+    model = tiny(context=16).fit(wave(45))  # states begin at 0, 8, 16, ...
+    y = wave(40)
+    expected = model.with_history(y[24:]).predict()[NAME]
+    np.testing.assert_allclose(model.with_history(y).predict()[NAME], expected, rtol=0, atol=1e-9)
+
+
+def test_series_together_forecast_as_each_alone(two):
+    frame = long({"b": 60, "a": 45})
+    for name in ("a", "b"):
+        alone = two.with_history(frame[frame["unique_id"] == name]).predict()
+        together = two.predict()
+        same(alone, together[together["unique_id"] == name])
+
+
+def test_update_takes_values_without_times_and_numbers_of_one_series():
+    model = tiny().fit(wave(45))
+    same(
+        model.update([0.1, 0.2]).predict(),
+        tiny().fit(wave(45)).update(np.array([0.1, 0.2])).predict(),
+    )
+    assert model.predict()["ds"].iloc[0] == 47
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("b", "2024-01-03 11:00", 1.0)], "series 'b': 2024-01-03 11:00:00 is known already"),
+        ([("b", "2024-01-01", 1.0)], "2024-01-01 00:00:00 comes before 2024-01-03 11:00:00"),
+        ([("b", "2024-01-03 12:30", 1.0)], "12:30:00 is no whole number of steps"),
+        ([("c", "2024-01-03 12:00", 1.0)], "series 'c' was not there in fit, which had 'b', 'a'"),
+        ([("b", "2024-01-04", 1.0)] * 2, "series 'b': 2024-01-04 00:00:00 is there twice"),
+        ([("b", "2024-01-03 12:00", "x")], "y must be a finite number, got 'x'"),
+        ([("b", "9024-01-03 12:00", 1.0)], "9024"),
+        ([("a", "2024-01-02 21:00", 1.0), ("b", "2024-01-01", 1.0)], "comes before"),
+    ],
+)
+def test_update_absorbs_nothing_where_a_row_is_wrong(two, rows, reason):
+    before = two.predict()
+    with pytest.raises(ValueError, match=reason):
+        two.update(pd.DataFrame(rows, columns=["unique_id", "ds", "y"]))
+    same(two.predict(), before, 0)
+
+
+def test_rows_must_say_which_of_several_series_is_meant(two):
+    with pytest.raises(ValueError, match="new rows must say in unique_id which of 2 series"):
+        two.update([1.0])
+
+
+# ---- missing values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_missing_row_is_a_missing_value_is_the_last_one_again(window):
+    frame = long({"a": 60})
+    gaps = [20, 21, 22, 57, 58]
+    model = tiny(window=window).fit(frame)
+    without = frame.drop(index=gaps)
+    empty = frame.assign(y=frame["y"].where(~frame.index.isin(gaps)))
+    again = empty.assign(y=empty["y"].ffill())
+    expected = model.with_history(again).predict()
+    same(model.with_history(without).predict(), expected)
+    same(model.with_history(empty).predict(), expected)
+    same(model.with_history(empty[:50]).update(empty[50:]).predict(), expected)
+    same(model.with_history(without[:45]).update(without[45:]).predict(), expected)
+
+
+def test_values_before_the_first_known_one_do_not_count():
+    y = np.concatenate([[np.nan] * 5, wave(45)])
+    table, plain = tiny().fit(y).predict(), tiny().fit(wave(45)).predict()
+    same(table, plain.assign(ds=plain["ds"] + 5), 0)
+
+
+# ---- backtest ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_backtest_is_what_would_have_been_forecast(window):
+    frame = long({"b": 60, "a": 45})
+    model = tiny(window=window, quantiles=(0.2,)).fit(frame)
+    table = model.backtest(windows=4, step=2)
+    assert list(table) == ["unique_id", "cutoff", "ds", "y", NAME, f"{NAME}-q20"]
+    assert table.groupby("unique_id", sort=False).size().to_dict() == {"b": 12, "a": 12}
+    same(table[["unique_id", "ds", "y"]].merge(frame), table[["unique_id", "ds", "y"]], 0)
+    for (name, cutoff), part in table.groupby(["unique_id", "cutoff"]):
+        past = frame[(frame["unique_id"] == name) & (frame["ds"] <= cutoff)]
+        same(model.with_history(past).predict(), part.drop(columns=["cutoff", "y"]))
+    last = table.groupby("unique_id")["ds"].max().to_dict()
+    assert last == frame.groupby("unique_id")["ds"].max().to_dict()
+
+
+def test_scores_sum_up_a_backtest():
+    table = pd.DataFrame(
+        {"unique_id": [2, 2, 1, 1], "y": [1.0, np.nan, 0, 0], NAME: [2.0, 9, 3, 0]}
+    )
+    found = scores(table)
+    assert found["MAE"].to_dict() == {2: 1.0, 1: 1.5, "all": 4 / 3}
+    assert found["RMSE"].to_dict() == pytest.approx({2: 1.0, 1: 4.5**0.5, "all": (10 / 3) ** 0.5})
+
+
+def test_a_backtest_longer_than_the_history_is_refused(two):
+    with pytest.raises(ValueError, match=r"series 'a' has 45 values, 15 windows .* need 46"):
+        two.backtest(15)
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", [*CONSTANT, *GROWING])
+@pytest.mark.parametrize("window", [None, 8])
+def test_what_was_saved_goes_on_as_it_would_have(tmp_path, mixer, window):
+    frame = long({"b": 60, "a": 45, "c": 12})
+    model = tiny(mixer=mixer, window=window, quantiles=(0.1, 0.9), random_state=None).fit(frame)
+    model.update(frame.assign(ds=frame["ds"] + pd.Timedelta("3D"))[:3])
+    model.save(tmp_path / "model")
+    loaded = EAForecaster.load(tmp_path / "model")
+    same(loaded.predict(9), model.predict(9), 0)
+    new = pd.DataFrame({"unique_id": "a", "ds": [pd.Timestamp("2024-01-02 23:00")], "y": [1.5]})
+    same(loaded.update(new).predict(), model.update(new).predict(), 0)
+    assert loaded.state_nbytes == model.state_nbytes
+    given = loaded.get_params() | {"random_state": None, "quantiles": (0.1, 0.9)}
+    assert given == model.get_params()
+
+
+def test_a_model_holds_no_history_and_no_code(tmp_path):
+    model = tiny(epochs=1, batch_size=1000).fit(long({1: 5000}))
+    model.save(tmp_path / "model")
+    assert sum(path.stat().st_size for path in (tmp_path / "model").iterdir()) < 50_000
+    assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors"}
+    loaded = EAForecaster.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="df must be given"):
+        loaded.backtest()
+    same(loaded.backtest(df=long({1: 5000})), model.backtest())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_states_are_as_wide_as_asked_for(tmp_path, dtype):
+    model = tiny(dtype=dtype).fit(wave(45))
+    model.save(tmp_path / "model")
+    for other in ("float32", "float64"):
+        loaded = EAForecaster.load(tmp_path / "model", dtype=other)
+        state = loaded.tracks_["y"].memory.readings[0].state
+        assert state.encoder.layers[0].s.dtype == getattr(torch, other)
+        same(loaded.update([1.0]).predict(), tiny().fit(wave(45)).update([1.0]).predict(), 1e-4)
+
+
+def test_a_model_is_not_overwritten_by_chance(tmp_path):
+    model = tiny().fit(wave(45))
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="force"):
+        model.save(tmp_path / "model")
+    model.update([1.0]).save(tmp_path / "model", force=True)
+    same(EAForecaster.load(tmp_path / "model").predict(), model.predict(), 0)
+
+
+def test_a_damaged_folder_says_so(tmp_path):
+    tiny().fit(wave(45)).save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config["config"]["tracks"][0]["count"] = 7
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        EAForecaster.load(tmp_path / "model")
