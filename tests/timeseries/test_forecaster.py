@@ -326,6 +326,10 @@ def test_a_missing_row_is_a_missing_value_is_the_last_one_again(window):
     same(model.with_history(empty).predict(), expected)
     same(model.with_history(empty[:50]).update(empty[50:]).predict(), expected)
     same(model.with_history(without[:45]).update(without[45:]).predict(), expected)
+    one_by_one = model.with_history(empty[:50])
+    for i in range(50, 60):
+        one_by_one.update(empty[i : i + 1])
+    same(one_by_one.predict(), expected)
 
 
 def test_values_before_the_first_known_one_do_not_count():
