@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def replay(
-    reader: Reader, record: Record, scale: Scale, windows: int, step: int, horizon: int
+    reader: Reader, record: Record, scale: Scale, *, windows: int, step: int, horizon: int
 ) -> list[Track]:
     """Where a series stood at `windows` moments, `step` apart, the last a horizon before its end.
 
@@ -35,13 +35,14 @@ def replay(
     return tracks
 
 
-def with_truth(table: "pd.DataFrame", record: Record, tracks: Sequence[Track]) -> "pd.DataFrame":
+def with_truth(table: "pd.DataFrame", moments: Sequence[tuple[Record, Track]]) -> "pd.DataFrame":
     """Forecasts from these moments with columns `cutoff`, the last time known then, and y."""
-    horizon = len(table) // len(tracks)
-    moments = [track.memory.count for track in tracks]
-    cutoffs = record.times[[moment - 1 for moment in moments]].to_numpy()
-    table.insert(1, "cutoff", np.repeat(cutoffs, horizon))
-    table.insert(3, VALUE, np.concatenate([record.values[m : m + horizon] for m in moments]))
+    horizon = len(table) // len(moments)
+    places = [(record, track.memory.count) for record, track in moments]
+    cutoffs = np.array([record.times.to_numpy()[place - 1] for record, place in places])
+    values = [record.values[place : place + horizon] for record, place in places]
+    table.insert(1, "cutoff", cutoffs.repeat(horizon))
+    table.insert(3, VALUE, np.concatenate(values))
     return table
 
 

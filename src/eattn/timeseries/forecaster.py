@@ -13,7 +13,7 @@ from eattn.nn.mixer import check_size
 from eattn.timeseries import saved, store
 from eattn.timeseries.backtesting import replay, with_truth
 from eattn.timeseries.conformal import check_quantiles, extended, offsets
-from eattn.timeseries.frames import ID, Rows, id_dtype, need_pandas, rows_of
+from eattn.timeseries.frames import ID, Rows, id_dtype, rows_of
 from eattn.timeseries.grid import Record, records
 from eattn.timeseries.material import Material, check_length
 from eattn.timeseries.scaling import Scale
@@ -214,13 +214,20 @@ class EAForecaster(BaseEstimator):
         source = self if df is None else self.with_history(df)
         if source.records_ is None:
             raise ValueError("df must be given: a forecaster that was loaded has no history")
-        reader, tables = self.reader_, []
-        for record in source.records_:
-            scale = source.tracks_[record.name].scale
-            moments = replay(reader, record, scale, windows, step, self.horizon)
-            table = self._table(moments, self.horizon)
-            tables.append(with_truth(table, record, moments))
-        return need_pandas().concat(tables, ignore_index=True).astype({ID: source.id_dtype_})
+        moments = [
+            (record, track)
+            for record in source.records_
+            for track in replay(
+                self.reader_,
+                record,
+                source.tracks_[record.name].scale,
+                windows=windows,
+                step=step,
+                horizon=self.horizon,
+            )
+        ]
+        table = source._table([track for _, track in moments], self.horizon)
+        return with_truth(table, moments)
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Write the model, and where each series stands, as JSON and safetensors.
