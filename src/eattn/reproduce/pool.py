@@ -29,9 +29,8 @@ def run_all(
     if not left:
         return
     costs = {id(key): cost for key, cost in left}
-    left.sort(
-        key=lambda pair: -pair[1]
-    )  # the long ones first, or one of them runs alone at the end
+    # The long ones first, or one of them runs alone at the end.
+    left.sort(key=lambda pair: -pair[1])
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     pool = ProcessPoolExecutor(
         jobs or cores(), context, initializer=torch.set_num_threads, initargs=(1,)

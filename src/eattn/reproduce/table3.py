@@ -40,6 +40,7 @@ class Setting:
 
     patch: int
     epochs: int
+    lr: float = 1e-3
     embed: str = "linear"
     dropout: float = 0.1
     pooling: str = "flatten"
@@ -64,8 +65,8 @@ class Setting:
 
 SETTINGS = {
     "JapaneseVowels": Setting(patch=1, embed="conv", epochs=30, cost=25.0),
-    "SelfRegulationSCP1": Setting(patch=8, epochs=30, cost=60.0),
-    "SelfRegulationSCP2": Setting(patch=8, epochs=30, cost=60.0),
+    "SelfRegulationSCP1": Setting(patch=8, epochs=30, lr=3e-4, cost=50.0),
+    "SelfRegulationSCP2": Setting(patch=8, epochs=30, lr=3e-4, cost=50.0),
     "UWaveGestureLibrary": Setting(patch=5, epochs=40, cost=35.0),
 }
 
@@ -114,9 +115,8 @@ def run(
     """Rows to out/name.jsonl as they come, and the table on the console."""
     out.mkdir(parents=True, exist_ok=True)
     for known in plan.sets:
-        load_classification(
-            known, "TRAIN", data_dir=data_dir
-        )  # fails, or downloads, before the work
+        # Fails, or downloads, before the work.
+        load_classification(known, "TRAIN", data_dir=data_dir)
     settings = {known: asdict(SETTINGS[known]) for known in plan.sets}
     journal = Journal(out / f"{name}.jsonl", "table3", asdict(plan) | {"settings": settings})
     show.resumed(journal.kept, journal.origin, console)
@@ -151,7 +151,7 @@ def measure_run(key: Row, *, epochs: float, data_dir: Path | None) -> Row:
         epochs=max(1, round(setting.epochs * epochs)),
         batch_size=16,
         optimizer="radam",
-        lr=1e-3,
+        lr=setting.lr,
         weight_decay=0.0,
         clip=4.0,
         seed=seed,
