@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eattn import data, models, nn, ops, timeseries, train
-    from eattn.ops import State, accumulate, backends, ea, ea_series, ea_series_step, readout
+    from eattn.ops import (
+        Quadrature,
+        State,
+        Taylor,
+        accumulate,
+        backends,
+        ea,
+        ea_series,
+        ea_series_step,
+        readout,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Quadrature",
     "State",
+    "Taylor",
     "__version__",
     "accumulate",
     "backends",

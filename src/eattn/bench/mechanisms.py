@@ -43,7 +43,7 @@ def _mechanism(name: str, length: int, dim: int) -> tuple[Op, list[Tensor]]:
     """The operator, and the tensors it takes that training needs gradients of."""
     q, k, v = inputs((1, length, dim))
     heads = [x.unsqueeze(1) for x in (q * dim**-0.5, k, v)]  # one head: [B, 1, L, D]
-    order = check_mixer(name)
+    expansion = check_mixer(name)
     match name:
         case "ea":
             return partial(ea, causal=True), [q, k, v]
@@ -62,7 +62,7 @@ def _mechanism(name: str, length: int, dim: int) -> tuple[Op, list[Tensor]]:
             return lambda x, *weights: gru(x)[0], [q, *gru.parameters()]
         case "linear-rnn":
             return partial(baselines.linear_rnn, h=torch.zeros(1, dim)), [q.sigmoid(), k]
-    return partial(ea_series, order=order, causal=True), [q, k, v]
+    return partial(ea_series, expansion=expansion, causal=True), [q, k, v]
 
 
 class Decoding:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
 from eattn.nn.states import KVCache, check_cache
-from eattn.ops import State, ea, ea_series, ea_series_step
+from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
-from eattn.ops.state import check_order
+from eattn.ops.expansion import chosen
 
 # Standard deviation of q and k at the start, for inputs of unit variance: EA-6 is then within a
 # per cent of exact EA, which it is not at 1.
@@ -22,9 +22,10 @@ SPREAD = 0.5
 class ElementwiseAttention(Mixer):
     """y = out(EA-series(q, k, v)) with q, k, v projected from x, in O(NLD) (Eq. 5; causal: Eq. 6).
 
-    `order` is the highest power of the series, even; None is exact EA (Eq. 2). Orders share their
-    parameters: a state dict of one loads into another. Decoding with a series keeps an
-    `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
+    `order` is the highest power of the series, even; None is exact EA (Eq. 2). `expansion`, if
+    there is one, takes its place: `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
+    All share their parameters: a state dict of one loads into another. Decoding with a series keeps
+    an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
 
     >>> layer = ElementwiseAttention(64, causal=True)
     >>> x = torch.randn(2, 100, 64)
@@ -35,12 +36,17 @@ class ElementwiseAttention(Mixer):
     """
 
     def __init__(
-        self, dim: int, *, order: int | None = 6, causal: bool = False, bias: bool = True
+        self,
+        dim: int,
+        *,
+        order: int | None = 6,
+        expansion: Expansion | None = None,
+        causal: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__(dim, causal=causal)
-        if order is not None:
-            check_order(order)
-        self.order = order
+        exact = order is None and expansion is None
+        self.expansion = None if exact else chosen(6 if order is None else order, expansion)
         # One product for q, k and v: as fast as three for long inputs, faster for short ones.
         self.in_proj = projection(dim, 3, bias=check_bool("bias", bias))
         self.out_proj = projection(dim, 1, bias=bias)
@@ -70,14 +76,14 @@ class ElementwiseAttention(Mixer):
             check_tokens("x", x, "[B, L, D]", self.dim)
             context = self._check_context(context, key_mask, len(x))
         q, k, v = self._project(x, context)
-        if self.order is None:
+        if self.expansion is None:
             y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
         else:
             y, state = ea_series(
                 q,
                 k,
                 v,
-                order=self.order,
+                expansion=self.expansion,
                 causal=self.causal,
                 key_mask=key_mask,
                 cu_seqlens=cu_seqlens,
@@ -91,16 +97,17 @@ class ElementwiseAttention(Mixer):
         """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
         self._check_decodes("step")
         check_tokens("x_t", x_t, "[B, D]", self.dim)
-        if self.order is None:
+        if self.expansion is None:
             y, state = self.forward(x_t.unsqueeze(1), state=state, return_state=True)
             return y.squeeze(1), state
         q, k, v = self.in_proj(x_t).chunk(3, -1)
         if state is not None:
-            check_state(state, len(q), q, self.order)
+            check_state(state, len(q), q, self.expansion)
         else:
             wide = torch.promote_types(q.dtype, torch.float32)
-            state = State.zeros(len(q), self.dim, order=self.order, device=q.device, dtype=wide)
-        y, state = ea_series_step(q, k, v, state)
+            like: Any = dict(device=q.device, dtype=wide)
+            state = State.zeros(len(q), self.dim, expansion=self.expansion, **like)
+        y, state = ea_series_step(q, k, v, state, expansion=self.expansion)
         return self.out_proj(y), state
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,7 +134,7 @@ class ElementwiseAttention(Mixer):
         """Exact EA has no sums to carry: a state is all keys and values so far."""
         if cu_seqlens is not None:
             if state is not None or return_state:
-                raise ValueError("cu_seqlens goes without state and return_state when order=None")
+                raise ValueError("cu_seqlens goes without state and return_state of exact EA")
             return self._exact_packed(q, k, v, key_mask, cu_seqlens), None
         if state is None and not return_state:
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
@@ -163,4 +170,4 @@ class ElementwiseAttention(Mixer):
         return real(context, key_mask)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, order={self.order}, causal={self.causal}"
+        return f"dim={self.dim}, expansion={self.expansion!r}, causal={self.causal}"

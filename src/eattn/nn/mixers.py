@@ -8,10 +8,11 @@ from eattn.nn.linear import LinearAttention
 from eattn.nn.mixer import Mixer
 from eattn.nn.recurrent import GRU, LinearRNN
 from eattn.nn.softmax import SoftmaxAttention
-from eattn.ops.state import MAX_ORDER, check_order
+from eattn.ops import Expansion, Quadrature, Taylor
+from eattn.ops.expansion import MAX_ORDER, NODES
 
-# One of each; `ea-N` takes any even N.
-MIXERS = ("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
+# One of each; `ea-N` takes any even N, `ea-qN` any odd one.
+MIXERS = ("ea", "ea-2", "ea-6", "ea-q17", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
 AFT_LEN = 512  # positions AFT learns when it is not told how many
 
 
@@ -20,7 +21,8 @@ def make_mixer(
 ) -> Mixer:
     """The mechanism `name` for tokens of `dim` channels: `(x, key_mask=None) -> y`, and `step`.
 
-    `ea` is exact EA, `ea-N` its series to the even power N, `sa` softmax attention by SDPA and
+    `ea` is exact EA, `ea-N` its series to the even power N, `ea-qN` its quadrature with N nodes
+    half a unit apart, `sa` softmax attention by SDPA and
     `sa-math` with its weights in memory, `la` linear attention, `aft` the attention-free
     transformer, `taylor` dot products to order 2, `gru` torch's, `linear-rnn` a gated linear
     recurrence. `heads` matters to sa, sa-math, la and taylor; `max_len` to aft, which learns that
@@ -32,7 +34,7 @@ def make_mixer(
     >>> y_t.shape, state.nbytes
     (torch.Size([2, 32]), 3840)
     """
-    order = check_mixer(name)
+    expansion = check_mixer(name)
     match name:
         case "sa" | "sa-math":
             math = name == "sa-math"
@@ -47,24 +49,26 @@ def make_mixer(
             return GRU(dim, causal=causal)
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
-    return ElementwiseAttention(dim, order=order, causal=causal)
+    return ElementwiseAttention(dim, order=None, expansion=expansion, causal=causal)
 
 
-def check_mixer(name: str) -> int | None:
-    """The order of an `ea-N`, None for any other known name; ValueError for an unknown one."""
+def check_mixer(name: str) -> Expansion | None:
+    """The expansion of a series, None for any other known name; ValueError for an unknown one."""
     if not isinstance(name, str):
         raise TypeError(f"mixer must be a name, got {type(name).__name__}")
     if name in MIXERS and not name.startswith("ea-"):
         return None
-    series = re.fullmatch(r"ea-(\d+)", name)
+    series = re.fullmatch(r"ea-(q?)(\d+)", name)
     if series is None:
         known = ", ".join(MIXERS)
-        raise ValueError(f"unknown mixer {name!r}: known are {known} (or ea-N for another even N)")
-    order = int(series[1])
+        raise ValueError(
+            f"unknown mixer {name!r}: known are {known} (ea-N for any even N, ea-qN for any odd N)"
+        )
     try:
-        check_order(order)
+        number = int(series[2])
+        return Quadrature(number) if series[1] else Taylor(number)
     except ValueError:
         raise ValueError(
-            f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER}, got {name!r}"
+            f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER},"
+            f" 'ea-qN' an odd N from {NODES[0]} to {NODES[-1]}, got {name!r}"
         ) from None
-    return order

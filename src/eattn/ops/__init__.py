@@ -1,6 +1,7 @@
 """The mathematics on tensors: element-wise attention, exact and as a series."""
 
 from eattn.ops.exact import ea
+from eattn.ops.expansion import Expansion, Quadrature, Taylor
 from eattn.ops.series import (
     BACKENDS,
     accumulate,
@@ -13,7 +14,10 @@ from eattn.ops.state import State
 
 __all__ = [
     "BACKENDS",
+    "Expansion",
+    "Quadrature",
     "State",
+    "Taylor",
     "accumulate",
     "backends",
     "ea",

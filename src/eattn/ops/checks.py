@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from eattn.ops.state import State, check_order
+from eattn.ops.expansion import Expansion
+from eattn.ops.state import State
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -84,19 +85,19 @@ def check_offsets(cu_seqlens: Tensor, L: int) -> None:
         raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
 
 
-def check_state(state: State, rows: int, q: Tensor, order: int | None = None) -> None:
-    """A state of `order`, if that matters, with a row per sequence and the channels of q."""
+def check_state(state: State, rows: int, q: Tensor, expansion: Expansion) -> None:
+    """A state of this expansion, with a row per sequence and the channels of q."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
     s, z, shift = state
     for x in state:
         if not isinstance(x, Tensor):
             raise TypeError(f"state must hold tensors, got {type(x).__name__}")
-    order = state.order if order is None else order
-    check_order(order)
-    want = (rows, q.shape[-1], order + 1)
+    want = (rows, q.shape[-1], expansion.terms)
     if s.dim() == 3 and s.shape[2] != want[2]:
-        raise ValueError(f"state must be of order {order}, got order {s.shape[2] - 1}")
+        raise ValueError(
+            f"state must have the {want[2]} terms of {expansion!r}, got {s.shape[2]} terms"
+        )
     if s.shape != want or z.shape != want or shift.shape != want[:2]:
         raise ValueError(
             f"state must have s, z {want} and shift {want[:2]},"

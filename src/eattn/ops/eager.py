@@ -5,10 +5,10 @@ side: once for the totals of the chunks, then, as soon as what precedes each chu
 to read out. So a step is a few calls on [B, C, D], no [B, L, D, N] tensor ever exists, and a long
 sum is a sum of short ones.
 
-Sums are [N, 2, B, C, D]: for each power n the pair (s_n, z_n) of Eq. 12 and Eq. 13, relative to
-the shift m, the least |k| so far. As K(q, k) = sum_n c_n q^n k^n is symmetric, the backward is the
-same scan from the other end with q and k in exchanged roles: it sums the pair (a_i y_i, a_i) q_i^n,
-where a_i = gy_i / den_i, and reads at k.
+Sums are [N, 2, B, C, D]: for each term n the pair (s_n, z_n) of Eq. 12 and Eq. 13, relative to the
+shift m. As K(q, k) = sum_n c_n f_n(q) f_n(k) is symmetric, the backward is the same scan from the
+other end with q and k in exchanged roles: it sums the pair (a_i y_i, a_i) f_n(q_i), where
+a_i = gy_i / den_i, and reads at k.
 """
 
 import itertools
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eattn.ops.expansion import Pair, Taylor, far
+from eattn.ops.expansion import Expansion
+from eattn.ops.features import Chain, Features, Pair, decay, far, features
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-Token = Callable[[int], tuple[Tensor, Tensor, Tensor]]  # step -> x, first, weights of its chain
+Token = Callable[[int], tuple[Chain, Tensor]]  # step -> its chain, weights
 Emit = Callable[[int, Pair], None]
 
 
@@ -38,15 +39,15 @@ def forward(
     z: Tensor | None,
     shift: Tensor | None,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
     save: bool,
 ) -> Outputs:
     """y of Eq. 5 or Eq. 6, and the state after the last key: (y, s, z, shift, nothing saved)."""
     if cu_seqlens is not None:
         tokens, rows = (q, k, v, key_mask), (s, z, shift)
-        return _packed_forward(cu_seqlens, tokens, rows, order=order, causal=causal)
-    call = _Call((q, k, v, key_mask, s, z, shift), order, causal)
+        return _packed_forward(cu_seqlens, tokens, rows, expansion=expansion, causal=causal)
+    call = _Call((q, k, v, key_mask, s, z, shift), expansion, causal)
     y, y_at = _output(q, call.q)
 
     def emit(t: int, pair: Pair) -> None:
@@ -74,19 +75,20 @@ def backward(
     final_shift: Tensor,
     saved: Tensor,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
 ) -> Gradients:
     """Gradients of q, k, v and the initial s, z from those of y and the final s, z.
 
     dq_i = a_i (S'(q_i) - y_i Z'(q_i)), and with Sr, Zr the polynomials of the reverse sums,
-    dv_j = w_j Zr(k_j), dk_j = w_j [v_j Zr'(k_j) - Sr'(k_j) - 2 k_j (v_j Zr(k_j) - Sr(k_j))].
+    dv_j = w_j Zr(k_j), dk_j = w_j [v_j Zr'(k_j) - Sr'(k_j) + slope_j (v_j Zr(k_j) - Sr(k_j))],
+    where slope_j is -2 k_j for the powers.
     """
     if cu_seqlens is not None:
         tokens = (gy, q, k, v, key_mask)
         rows = (gs, gz, s, z, shift, final_s, final_z, final_shift)
-        return _packed_backward(cu_seqlens, tokens, rows, saved, order=order, causal=causal)
-    call = _Call((q, k, v, key_mask, s, z, shift), order, causal)
+        return _packed_backward(cu_seqlens, tokens, rows, saved, expansion=expansion, causal=causal)
+    call = _Call((q, k, v, key_mask, s, z, shift), expansion, causal)
     scale = _scale(gy, call.dtype)
     gy_at = _chunks(gy, len(call.q))
     weights = gy.new_empty(len(call.q), 2, *call.q.shape[1:], dtype=call.dtype)
@@ -104,11 +106,11 @@ def backward(
     (dk, dk_at), (dv, dv_at) = _output(k, call.k), _output(v, call.k)
 
     def emit_key(t: int, pair: Pair) -> None:
-        x, w = call.key(t)
-        (sr, zr), (dsr, dzr) = call.kernel.read(x, w / scale, pair, slope=True)
-        value = call.v[t].to(call.dtype)
+        point, w = call.key(t)
+        (sr, zr), (dsr, dzr) = call.kernel.read(point, w / scale, pair, slope=True)
+        value, slope = call.v[t].to(call.dtype), call.kernel.slope(call.k[t].to(call.dtype))
         dv_at[t] = zr
-        dk_at[t] = dzr.mul_(value).sub_(dsr).addcmul_(x, zr.mul_(value).sub_(sr), value=-2)
+        dk_at[t] = dzr.mul_(value).sub_(dsr).addcmul_(slope, zr.mul_(value).sub_(sr))
 
     sums = call.reverse_scan(weights, call.final_gradient(gs, gz, scale), emit_key)
     dq, dk, dv = dq[:, : q.shape[1]], dk[:, : k.shape[1]], dv[:, : k.shape[1]]
@@ -122,12 +124,12 @@ def backward(
 class _Call:
     """One call cut into chunks, and the two scans over it."""
 
-    def __init__(self, inputs: Inputs, order: int, causal: bool) -> None:
+    def __init__(self, inputs: Inputs, expansion: Expansion, causal: bool) -> None:
         q, k, v, key_mask, *state = inputs
         L, T = k.shape[1], _steps(k.shape[1])
-        self.start, self.shift = initial_sums(k, order, *state)
+        self.start, self.shift = initial_sums(k, expansion.terms, *state)
         self.dtype = self.start.dtype
-        self.kernel = Taylor(order, self.dtype)
+        self.kernel = features(expansion, self.dtype)
         self.causal = causal and L > 0
         self.hidden: Tensor | None = None
         if key_mask is not None:
@@ -145,43 +147,42 @@ class _Call:
         m = self.shift.new_empty(T if self.causal else 1, *shape)
         old = self.shift
         for t in range(T):
-            size = self.k[t].to(self.dtype).abs()
+            size = self.kernel.size(self.k[t].to(self.dtype))
             if self.hidden is not None:
                 size.masked_fill_(self.hidden[t], far(self.dtype))
             old = torch.minimum(size, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
 
-    def query(self, t: int) -> tuple[Tensor, Tensor]:
-        """q of step t, and the start of its chain."""
-        q = self.q[t].to(self.dtype)
-        return q, self.kernel.query(q)
+    def query(self, t: int) -> Chain:
+        """The chain of q of step t."""
+        return self.kernel.query(self.q[t].to(self.dtype))
 
-    def key(self, t: int) -> tuple[Tensor, Tensor]:
-        """k of step t, and its weight relative to the shift there: 0 for a hidden key."""
+    def key(self, t: int) -> Chain:
+        """The chain of k of step t, relative to the shift there: 0 for a hidden key."""
         k = self.k[t].to(self.dtype)
-        w = self.kernel.decay(k.abs(), self.m[t if self.causal else 0])
-        return k, w if self.hidden is None else w.masked_fill_(self.hidden[t], 0)
+        point, first = self.kernel.key(k, self.m[t if self.causal else 0])
+        return point, first if self.hidden is None else first.masked_fill_(self.hidden[t], 0)
 
     def forward_scan(self, emit: Emit) -> Tensor:
         """Sum over keys, show `emit` the sums at every query, return the last sums."""
         pair = self.start.new_ones(2, *self.k.shape[1:])
 
-        def token(t: int) -> tuple[Tensor, Tensor, Tensor]:
+        def token(t: int) -> tuple[Chain, Tensor]:
             pair[0] = self.v[t]
-            return *self.key(t), pair
+            return self.key(t), pair
 
         steps = range(len(self.k))
         if self.causal:
             return _scan(self.kernel, steps, token, emit, self.m, self.start, self.shift)
-        start = self.start * self.kernel.decay(self.shift, self.last)
+        start = self.start * decay(self.shift, self.last)
         return _total(self.kernel, steps, token, emit, start, self.k.shape[2], len(self.q))
 
     def reverse_scan(self, weights: Tensor, start: Tensor, emit: Emit) -> Tensor:
         """Sum over queries from the last, show `emit` the sums at every key, return the last."""
 
-        def token(t: int) -> tuple[Tensor, Tensor, Tensor]:
-            return *self.query(t), weights[t]
+        def token(t: int) -> tuple[Chain, Tensor]:
+            return self.query(t), weights[t]
 
         steps = range(len(self.q))
         if self.causal:
@@ -199,12 +200,12 @@ class _Call:
         """Gradient of the initial state: the reverse sums at the first key, moved to its shift."""
         first = self.m[0][:, :1]
         c = sums.new_tensor(self.kernel.c).view(-1, 1, 1, 1, 1)
-        dz, ds, _ = as_state(sums * c * (self.kernel.decay(first, self.shift) / scale), first)
+        dz, ds, _ = as_state(sums * c * (decay(first, self.shift) / scale), first)
         return ds, dz.neg_()
 
 
 def _scan(
-    kernel: Taylor, steps: range, token: Token, emit: Emit, m: Tensor, start: Tensor, shift: Tensor
+    kernel: Features, steps: range, token: Token, emit: Emit, m: Tensor, start: Tensor, shift: Tensor
 ) -> Tensor:
     """Running sums from `start` at `shift` along the path m [T, B, C, D], in the order of `steps`.
 
@@ -215,27 +216,27 @@ def _scan(
     if C == 1:
         return _walk(kernel, steps, token, start.clone(), m, before, emit)
     sums = _walk(kernel, steps, token, start.new_zeros(*start.shape[:3], *m.shape[2:]), m, before)
-    prefix, decay = torch.empty_like(sums), kernel.decay(before, ends)
+    prefix, kept = torch.empty_like(sums), decay(before, ends)
     carry = start[:, :, :, 0]
     lost = torch.zeros_like(carry)  # to rounding, and made good: Kahan's sum
     for c in range(C) if forth else reversed(range(C)):
         prefix[:, :, :, c] = carry
-        moved = carry * decay[:, c]
-        total = torch.addcmul(sums[:, :, :, c], lost, decay[:, c])
+        moved = carry * kept[:, c]
+        total = torch.addcmul(sums[:, :, :, c], lost, kept[:, c])
         carry = moved + total
         lost = total - (carry - moved)
     pair = torch.empty_like(sums[0])
 
     def emit_total(t: int, inner: Pair) -> None:  # apart till here: small sums round less
-        decay = kernel.decay(before, m[t])
-        emit(t, lambda n: torch.addcmul(inner(n), prefix[n], decay, out=pair))
+        kept = decay(before, m[t])
+        emit(t, lambda n: torch.addcmul(inner(n), prefix[n], kept, out=pair))
 
     _walk(kernel, steps, token, sums.zero_(), m, before, emit_total)
     return carry.unsqueeze(3)
 
 
 def _total(
-    kernel: Taylor, steps: range, token: Token, emit: Emit, start: Tensor, C: int, readers: int
+    kernel: Features, steps: range, token: Token, emit: Emit, start: Tensor, C: int, readers: int
 ) -> Tensor:
     """The sums over all tokens, added to `start`; every one of `readers` steps is shown them."""
     sums = start.new_zeros(*start.shape[:3], C, start.shape[4])
@@ -246,7 +247,7 @@ def _total(
 
 
 def _walk(
-    kernel: Taylor,
+    kernel: Features,
     steps: range,
     token: Token,
     sums: Tensor,
@@ -257,28 +258,28 @@ def _walk(
     """Add the tokens of all chunks to `sums`, in place; with a path m, decay as the shift moves."""
     pairs = sums.unbind()
     for t in steps:
-        x, first, weights = token(t)
+        chain, weights = token(t)
         if m is None or old is None:
-            for pair, f in zip(pairs, kernel.terms(x, first), strict=True):
-                pair.addcmul_(f, weights)
+            for n, f in kernel.terms(*chain):
+                pairs[n].addcmul_(f, weights)
         else:
-            decay, old = kernel.decay(old, m[t]), m[t]
-            for pair, f in zip(pairs, kernel.terms(x, first), strict=True):
-                torch.addcmul(f * weights, pair, decay, out=pair)  # Eq. 12, Eq. 13
+            kept, old = decay(old, m[t]), m[t]
+            for n, f in kernel.terms(*chain):
+                torch.addcmul(f * weights, pairs[n], kept, out=pairs[n])  # Eq. 12, Eq. 13
         if emit is not None:
             emit(t, pairs.__getitem__)
     return sums
 
 
 def initial_sums(
-    k: Tensor, order: int, s: Tensor | None, z: Tensor | None, shift: Tensor | None
+    k: Tensor, terms: int, s: Tensor | None, z: Tensor | None, shift: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the dtype to compute in."""
     B, _, D = k.shape
     wide = torch.float64 in (k.dtype, k.dtype if s is None else s.dtype)
     dtype = torch.float64 if wide else torch.float32
     if s is None or z is None or shift is None:
-        sums = k.new_zeros(order + 1, 2, B, 1, D, dtype=dtype)
+        sums = k.new_zeros(terms, 2, B, 1, D, dtype=dtype)
         return sums, k.new_full((B, 1, D), far(dtype), dtype=dtype)
     sums = torch.stack([s, z]).to(dtype).permute(3, 0, 1, 2).unsqueeze(3)
     return sums, shift.to(dtype).unsqueeze(1).clamp(max=far(dtype))
@@ -323,11 +324,11 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _packed_forward(
-    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any], *, order: int, causal: bool
+    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any], *, expansion: Expansion, causal: bool
 ) -> Outputs:
     """One call per sequence of (q, k, v, key_mask), with a row of (s, z, shift) each."""
     parts = [
-        forward(q, k, v, mask, None, s, z, shift, order=order, causal=causal, save=False)
+        forward(q, k, v, mask, None, s, z, shift, expansion=expansion, causal=causal, save=False)
         for (q, k, v, mask), (s, z, shift) in _sequences(cu_seqlens, tokens, rows)
     ]
     y, all_s, all_z, shifts, saved = zip(*parts, strict=True)
@@ -340,14 +341,14 @@ def _packed_backward(
     rows: Sequence[Any],
     saved: Tensor,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
 ) -> Gradients:
     """One call per sequence of (gy, q, k, v, key_mask), with a row of (gs, gz, s, z, ...) each."""
     parts = []
     for (gy, q, k, v, mask), (gs, gz, *state) in _sequences(cu_seqlens, tokens, rows):
         inputs: Any = (gy, gs, gz, q, k, v, mask, None, *state, saved)
-        parts.append(backward(*inputs, order=order, causal=causal))
+        parts.append(backward(*inputs, expansion=expansion, causal=causal))
     dq, dk, dv, ds, dz = zip(*parts, strict=True)
     states = (None, None) if ds[0] is None else (_cat_sums(ds), _cat_sums(dz))
     return torch.cat(dq, 1), torch.cat(dk, 1), torch.cat(dv, 1), *states

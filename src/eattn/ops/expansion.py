@@ -1,57 +1,108 @@
-"""The expansion: which functions of q and k make up the kernel. What sums them knows only this."""
+"""Which functions of q and k make up the kernel: powers, as in the paper, or positive bells.
 
-import math
-from collections.abc import Callable, Iterator
+An expansion is a name with numbers; `ops.features` evaluates it in PyTorch, `native/` in C++.
+"""
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
+MAX_ORDER = 16
+NODES = range(5, 34, 2)
+MAX_RADIUS = 6.5  # e^-2x^2 there is the least that float32 holds in full
+COARSEST = 1.0  # spacing of nodes; at it, weights are off by a fifth already
 
-Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 
-
+@dataclass(frozen=True)
 class Taylor:
-    """The expansion, e^(2qk) = sum_n c_n q^n k^n (Eq. 4). The scan knows no more of it than this.
+    """e^(2qk) to the even power `order` (Eq. 4): cheap, and close to EA while |2qk| is small.
 
-    Either side of the kernel is a chain first * x^n. For k it starts at the weight relative to the
-    shift. For q it starts at max(1, |q|)^-order, which cancels between num and den and keeps what
-    is read with it from overflow; the cap keeps den from underflow in turn.
+    >>> Taylor(6).terms
+    7
     """
 
-    def __init__(self, order: int, dtype: torch.dtype) -> None:
-        self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
-        self.order = order
-        self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
+    order: int = 6
+    radius: ClassVar[float] = 0.0  # there is no grid
 
-    def query(self, q: Tensor) -> Tensor:
-        return q.abs().clamp_(1.0, self.cap).pow_(-self.order)
+    def __post_init__(self) -> None:
+        check_order(self.order)
 
-    def decay(self, old: Tensor, new: Tensor) -> Tensor:
-        """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
-        return (old - new).abs_().mul_(old + new).mul_(-LOG2E).exp2_()
+    @property
+    def terms(self) -> int:
+        """N, of a state [B, D, N]."""
+        return self.order + 1
 
-    def terms(self, x: Tensor, first: Tensor) -> Iterator[Tensor]:
-        """first * x^n, n = 0..order (Eq. 10, Eq. 11), each overwritten by the next."""
-        f = first.clone()
-        yield f
-        for _ in range(self.order):
-            yield f.mul_(x)
-
-    def read(
-        self, x: Tensor, first: Tensor, pair: Pair, *, slope: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """sum_n c_n first x^n pair(n), and if asked for its derivative in x: [2, B, C, D] each."""
-        f, value = first.clone(), first * pair(0)
-        derivative = torch.zeros_like(value) if slope else value
-        for n in range(1, self.order + 1):
-            sums = pair(n)
-            if slope:
-                derivative.addcmul_(f, sums, value=n * self.c[n])
-            value.addcmul_(f.mul_(x), sums, value=self.c[n])
-        return value, derivative
+    def __str__(self) -> str:
+        return str(self.order)
 
 
-def far(dtype: torch.dtype) -> float:
-    """Stands for the infinite shift of no keys in here, where inf - inf would be NaN."""
-    return math.sqrt(torch.finfo(dtype).max) / 4
+@dataclass(frozen=True)
+class Quadrature:
+    """e^-(q-k)^2 as the sum over `nodes` u of e^-2(q-u)^2 e^-2(k-u)^2: EA itself, to 1e-4.
+
+    Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there.
+    What lies outside counts as the edge. Weights are positive, and accurate while some key is
+    within 9 of q.
+
+    >>> Quadrature(25)
+    Quadrature(nodes=25, radius=6.0)
+    """
+
+    nodes: int = 17
+    radius: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, bool) or not isinstance(self.nodes, int):
+            raise TypeError(f"nodes must be an int, got {type(self.nodes).__name__}")
+        if self.nodes not in NODES:
+            raise ValueError(
+                f"nodes must be odd and between {NODES[0]} and {NODES[-1]}, got {self.nodes}"
+            )
+        if isinstance(self.radius, bool) or not isinstance(self.radius, int | float):
+            raise TypeError(f"radius must be a number, got {type(self.radius).__name__}")
+        widest = min((self.nodes // 2) * COARSEST, MAX_RADIUS)
+        radius = float(self.radius) or min((self.nodes // 2) / 2, MAX_RADIUS)
+        if not 0 < radius <= widest:
+            raise ValueError(
+                f"radius must be above 0 and at most {widest:g} for {self.nodes} nodes,"
+                f" got {self.radius:g}"
+            )
+        object.__setattr__(self, "radius", radius)
+
+    @property
+    def terms(self) -> int:
+        """N, of a state [B, D, N]."""
+        return self.nodes
+
+    def __str__(self) -> str:
+        standard = Quadrature(self.nodes) == self if self.radius else True
+        return f"q{self.nodes}" + ("" if standard else f"r{self.radius:g}")
+
+
+Expansion = Taylor | Quadrature
+
+
+def check_order(order: int) -> None:
+    if isinstance(order, bool) or not isinstance(order, int):
+        raise TypeError(f"order must be an int, got {type(order).__name__}")
+    if order < 0 or order % 2 or order > MAX_ORDER:
+        raise ValueError(f"order must be even and between 0 and {MAX_ORDER}, got {order}")
+
+
+TAYLOR = {order: Taylor(order) for order in range(0, MAX_ORDER + 1, 2)}
+
+
+def chosen(order: int, expansion: Expansion | None) -> Expansion:
+    """The expansion, or the Taylor expansion of this order if there is none."""
+    if expansion is None:
+        check_order(order)
+        return TAYLOR[order]
+    if not isinstance(expansion, Taylor | Quadrature):
+        raise TypeError(
+            f"expansion must be eattn.Taylor or eattn.Quadrature, got {type(expansion).__name__}"
+        )
+    return expansion
+
+
+def of(terms: int, radius: float) -> Expansion:
+    """The expansion with these numbers, which say all of it."""
+    return Quadrature(terms, radius) if radius else TAYLOR[terms - 1]

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from eattn.ops.eager import Inputs, Outputs, as_state, initial_sums
-from eattn.ops.expansion import Taylor, far
+from eattn.ops.expansion import Expansion
+from eattn.ops.features import Features, decay, far, features
 
 TILE = 64  # tokens summed at once
 REACH = 20  # doublings over tiles: enough for L = 2^20 * TILE = 2^26
@@ -19,11 +20,11 @@ def exporting() -> bool:
     return known is not None and known()
 
 
-def forward(inputs: Inputs, *, order: int, causal: bool) -> Outputs:
+def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
     """As `eager.forward`, without packed sequences."""
     q, k, v, key_mask, *state = inputs
-    start, shift = initial_sums(k, order, *state)
-    kernel = Taylor(order, start.dtype)
+    start, shift = initial_sums(k, expansion.terms, *state)
+    kernel = features(expansion, start.dtype)
     hidden = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
     if key_mask is not None:
         hidden = ~key_mask.unsqueeze(-1)
@@ -36,18 +37,19 @@ def forward(inputs: Inputs, *, order: int, causal: bool) -> Outputs:
 
 
 def _total(
-    kernel: Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+    kernel: Features, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    size = k.abs().masked_fill(hidden, far(k.dtype))
+    size = kernel.size(k).masked_fill(hidden, far(k.dtype))
     last = torch.minimum(size.amin(1, keepdim=True), shift)
-    w = kernel.decay(k.abs(), last).masked_fill(hidden, 0)
-    sums = [torch.stack([f * v, f]).sum(2, keepdim=True) for f in kernel.terms(k, w)]
-    total = torch.stack(sums) + start * kernel.decay(shift, last)
-    return kernel.read(q, kernel.query(q), total.__getitem__)[0], total, last
+    point, w = kernel.key(k, last)
+    terms = kernel.terms(point, w.masked_fill(hidden, 0))
+    sums = {n: torch.stack([f * v, f]).sum(2, keepdim=True) for n, f in terms}
+    total = _stack(sums) + start * decay(shift, last)
+    return kernel.read(*kernel.query(q), total.__getitem__)[0], total, last
 
 
 def _scan(
-    kernel: Taylor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+    kernel: Features, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Doublings in place of loops: after r of them a position holds the sum of its last 2^r.
 
@@ -60,7 +62,7 @@ def _scan(
     hidden = hidden | (position >= L).unsqueeze(-1)
 
     tokens, chunks = _reaches(token, TILE.bit_length() - 1), _reaches(chunk, REACH)
-    m = k.abs().masked_fill(hidden, far(k.dtype))
+    m = kernel.size(k).masked_fill(hidden, far(k.dtype))
     for earlier, _ in tokens:
         m = torch.minimum(m, m.index_select(2, earlier))
     ends = torch.cat([shift, m[:, :, -1]], 1)
@@ -68,24 +70,31 @@ def _scan(
         ends = torch.minimum(ends, ends.index_select(1, earlier))
     before = ends[:, :-1].unsqueeze(2)
     m = torch.minimum(m, before)
-    inner = [(i, kernel.decay(m.index_select(2, i), m) * any_) for i, any_ in tokens]
-    outer = [(i, kernel.decay(ends.index_select(1, i), ends) * any_) for i, any_ in chunks]
-    terms, sums = kernel.terms(k, kernel.decay(k.abs(), m).masked_fill(hidden, 0)), []
+    inner = [(i, decay(m.index_select(2, i), m) * any_) for i, any_ in tokens]
+    outer = [(i, decay(ends.index_select(1, i), ends) * any_) for i, any_ in chunks]
+    point, w = kernel.key(k, m)
+    terms = kernel.terms(point, w.masked_fill(hidden, 0))
+    sums: dict[int, Tensor] = {}
 
     def pair(n: int) -> Tensor:
-        f = next(terms)
+        number, f = next(terms)
+        assert number == n, "what is read must come in the order of the terms"
         x = torch.stack([f * v, f])
-        for earlier, decay in inner:
-            x = x + x.index_select(3, earlier) * decay
+        for earlier, kept in inner:
+            x = x + x.index_select(3, earlier) * kept
         total = torch.cat([start[n], x[:, :, :, -1]], 2)
-        for earlier, decay in outer:
-            total = total + total.index_select(2, earlier) * decay
-        sums.append(total[:, :, -1:])
-        return x + total[:, :, :-1].unsqueeze(3) * kernel.decay(before, m)
+        for earlier, kept in outer:
+            total = total + total.index_select(2, earlier) * kept
+        sums[n] = total[:, :, -1:]
+        return x + total[:, :, :-1].unsqueeze(3) * decay(before, m)
 
     i = torch.arange(L, device=k.device)
-    value = kernel.read(q, kernel.query(q), pair)[0][:, :, i // TILE, i % TILE]
-    return value, torch.stack(sums), ends[:, -1:]
+    value = kernel.read(*kernel.query(q), pair)[0][:, :, i // TILE, i % TILE]
+    return value, _stack(sums), ends[:, -1:]
+
+
+def _stack(sums: dict[int, Tensor]) -> Tensor:
+    return torch.stack([sums[n] for n in range(len(sums))])
 
 
 def _reaches(here: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:

@@ -10,15 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eattn.ops.expansion import Expansion
 from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
-ABI = 1
+ABI = 2
 CHECKPOINT = 64  # kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-_ARGS = struct.Struct("@54q")  # EattnArgs in native/args.h
+_ARGS = struct.Struct("@54qd")  # EattnArgs in native/args.h
 _NO_VIEW = (0, 0, 0, 0)
 
 
@@ -81,14 +82,14 @@ def describe() -> str:
     return f"{usable}; {threads}; compiler {_library.eattn_compiler().decode()}"
 
 
-def saved_shape(q: Tensor, cu_seqlens: Tensor | None, order: int) -> tuple[int, ...]:
+def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, ...]:
     """Of the checkpoints [slots, 2N + 1, D] that a causal forward keeps for its backward."""
     B, L, D = q.shape
     if cu_seqlens is None:
         slots = B * ((L + CHECKPOINT - 1) // CHECKPOINT)
     else:
         slots = L // CHECKPOINT + cu_seqlens.shape[0]
-    return slots, 2 * order + 3, D
+    return slots, 2 * terms + 1, D
 
 
 def _view(x: Tensor) -> tuple[int, ...]:
@@ -107,7 +108,7 @@ def _plain(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
 
 
-def _call(function: str, isa: str | None, wide: bool, D: int, *fields: int) -> None:
+def _call(function: str, isa: str | None, wide: bool, D: int, *fields: int | float) -> None:
     if _library is None:
         raise RuntimeError(_why_not)
     index = _INDEX[isa or _fastest(D, wide)]
@@ -124,7 +125,7 @@ def forward(
     z: Tensor | None,
     shift: Tensor | None,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
     save: bool,
     isa: str | None = None,
@@ -136,13 +137,13 @@ def forward(
     real = torch.float64 if wide else torch.float32
     rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
     y = torch.empty((B, Lq, D), dtype=dtype)
-    s1, z1 = empty_sums(rows, D, order, real, None), empty_sums(rows, D, order, real, None)
+    s1, z1 = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
     if save:
         # Packed sequences leave some slots out: no output may hold what happened to be in memory.
         fresh = torch.empty if cu_seqlens is None else torch.zeros
-        saved = fresh(saved_shape(q, cu_seqlens, order) if causal else 0, dtype=real)
+        saved = fresh(saved_shape(q, cu_seqlens, expansion.terms) if causal else 0, dtype=real)
     # Each tensor made here must outlive the call, hence the names.
     initial = None
     if s is not None and z is not None and shift is not None:
@@ -171,7 +172,8 @@ def forward(
         *(0, 0, 0, 0),
         0 if saved is None else saved.data_ptr(),
         *(B, Lq, k.shape[1], D, rows),
-        *(order, causal, IO[dtype], torch.get_num_threads()),
+        *(expansion.terms, causal, IO[dtype], torch.get_num_threads()),
+        expansion.radius,
     )
     return y, s1, z1, m1, saved
 
@@ -193,7 +195,7 @@ def backward(
     final_shift: Tensor,
     saved: Tensor,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
     isa: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -205,7 +207,7 @@ def backward(
     dk, dv = torch.empty(k.shape, dtype=dtype), torch.empty(k.shape, dtype=dtype)
     ds = dz = m0 = None
     if s is not None and shift is not None:
-        ds, dz = empty_sums(rows, D, order, real, None), empty_sums(rows, D, order, real, None)
+        ds, dz = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
         m0 = _plain(shift, real)
     gradients = None
     if gs is not None and gz is not None:
@@ -234,6 +236,7 @@ def backward(
         *((0, 0) if ds is None or dz is None else (ds.data_ptr(), dz.data_ptr())),
         saved.data_ptr(),
         *(B, Lq, k.shape[1], D, rows),
-        *(order, causal, IO[dtype], torch.get_num_threads()),
+        *(expansion.terms, causal, IO[dtype], torch.get_num_threads()),
+        expansion.radius,
     )
     return dq, dk, dv, ds, dz

@@ -21,7 +21,8 @@ from eattn.ops.checks import (
     check_state,
     check_step,
 )
-from eattn.ops.state import State, check_order, empty_sums
+from eattn.ops.expansion import Expansion, chosen, of
+from eattn.ops.state import State, empty_sums
 
 Backend = tuple[Callable[..., tuple[Any, ...]], Callable[..., tuple[Any, ...]]]  # forward, backward
 
@@ -56,6 +57,7 @@ def ea_series(
     v: Tensor,
     *,
     order: int = ...,
+    expansion: Expansion | None = ...,
     causal: bool = ...,
     key_mask: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
@@ -70,6 +72,7 @@ def ea_series(
     v: Tensor,
     *,
     order: int = ...,
+    expansion: Expansion | None = ...,
     causal: bool = ...,
     key_mask: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
@@ -83,6 +86,7 @@ def ea_series(
     v: Tensor,
     *,
     order: int = 6,
+    expansion: Expansion | None = None,
     causal: bool = False,
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
@@ -93,7 +97,8 @@ def ea_series(
     """y_i = sum_j w_ij v_j / sum_j w_ij, w_ij = e^(-k_j^2) P(2 q_i k_j), P the Taylor polynomial of
     e^x to the even power `order`, in O(NLD) time and O(LD) memory (Eq. 5; causal: Eq. 6).
 
-    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True for real keys.
+    `expansion`, if there is one, takes the place of `order`: `Quadrature(25)` is EA itself, to 1e-4,
+    for q and k of up to 6. q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True for real keys.
     `cu_seqlens` [n + 1] packs n sequences along L, with B = 1. `state` holds earlier keys; with
     `return_state` comes the state that also holds these, one row per sequence.
 
@@ -103,43 +108,55 @@ def ea_series(
     >>> torch.allclose(torch.cat([y, rest], 1), ea_series(q, k, v, causal=True), atol=1e-5)
     True
     """
-    check_order(order)
+    expansion = chosen(order, expansion)
     q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     rows = q.shape[0] if cu_seqlens is None else check_cu_seqlens(cu_seqlens, q, k)
     if state is not None:
-        check_state(state, rows, q, order)
-    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, order, causal, choose(backend, q))
+        check_state(state, rows, q, expansion)
+    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, expansion, causal, choose(backend, q))
     return (y, after) if return_state else y
 
 
-def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+def ea_series_step(
+    q: Tensor, k: Tensor, v: Tensor, state: State, *, expansion: Expansion | None = None
+) -> tuple[Tensor, State]:
     """One causal token in O(ND), whatever came before (Eq. 12 to Eq. 16): q, k, v, y are [B, D].
+
+    A state does not say what it is an expansion of: without `expansion` it is Taylor's.
 
     >>> y, state = ea_series_step(*torch.randn(3, 2, 8).unbind(), State.zeros(2, 8, order=6))
     >>> y.shape, state.order
     (torch.Size([2, 8]), 6)
     """
     q, k, v = check_step(q, k, v)
-    check_state(state, q.shape[0], q)
+    expansion = _of_state(state, expansion)
+    check_state(state, q.shape[0], q, expansion)
     token = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
-    y, after = _apply(*token, None, None, state, state.order, True, choose(None, q))
+    y, after = _apply(*token, None, None, state, expansion, True, choose(None, q))
     return y.squeeze(1), after
 
 
-def accumulate(k: Tensor, v: Tensor, *, order: int = 6, key_mask: Tensor | None = None) -> State:
+def accumulate(
+    k: Tensor,
+    v: Tensor,
+    *,
+    order: int = 6,
+    expansion: Expansion | None = None,
+    key_mask: Tensor | None = None,
+) -> State:
     """The state of keys and values [B, L, D], in O(NLD) (Eq. 12, Eq. 13 summed over all tokens).
 
     >>> accumulate(*torch.randn(2, 3, 100, 8).unbind(), order=2).s.shape
     torch.Size([3, 8, 3])
     """
-    check_order(order)
+    expansion = chosen(order, expansion)
     _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask, names=("k", "k", "v"))
     no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
     backend = choose(None, k)
-    return _apply(no_queries, k, v, key_mask, None, None, order, False, backend)[1]
+    return _apply(no_queries, k, v, key_mask, None, None, expansion, False, backend)[1]
 
 
-def readout(q: Tensor, state: State) -> Tensor:
+def readout(q: Tensor, state: State, *, expansion: Expansion | None = None) -> Tensor:
     """y = num / den at q [B, L, D], over the keys the state holds, in O(NLD) (Eq. 14 to Eq. 16).
 
     >>> q, k, v = torch.randn(3, 2, 10, 8).unbind()
@@ -147,10 +164,20 @@ def readout(q: Tensor, state: State) -> Tensor:
     True
     """
     q, _, _ = check_qkv(q, q, q, causal=False, key_mask=None)
-    check_state(state, q.shape[0], q)
+    expansion = _of_state(state, expansion)
+    check_state(state, q.shape[0], q, expansion)
     no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
     backend = choose(None, q)
-    return _apply(q, no_keys, no_keys, None, None, state, state.order, False, backend)[0]
+    return _apply(q, no_keys, no_keys, None, None, state, expansion, False, backend)[0]
+
+
+def _of_state(state: State, expansion: Expansion | None) -> Expansion:
+    """The expansion that was given, or Taylor's of as many terms as the state has."""
+    if not isinstance(state, State):
+        raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
+    if expansion is None and isinstance(state.s, Tensor):
+        return chosen(state.order, None)
+    return chosen(6, expansion)
 
 
 def backends() -> dict[str, str | None]:
@@ -179,7 +206,7 @@ def _apply(
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
     state: State | None,
-    order: int,
+    expansion: Expansion,
     causal: bool,
     backend: str,
 ) -> tuple[Tensor, State]:
@@ -195,12 +222,15 @@ def _apply(
             raise ValueError("cu_seqlens cannot be exported: export padded sequences with key_mask")
         # An exported program must be made of plain operators.
         padded = (q, k, v, key_mask, s, z, shift)
-        y, *after, _ = exported.forward(padded, order=order, causal=causal)
+        y, *after, _ = exported.forward(padded, expansion=expansion, causal=causal)
     elif save or _watched(q, k, v):
-        y, *after, _ = torch.ops.eattn.ea_series(*inputs, order, causal, backend, save)
+        y, *after, _ = torch.ops.eattn.ea_series(
+            *inputs, expansion.terms, expansion.radius, causal, backend, save
+        )
     else:
         # Straight to the kernel: a decoding step would spend longer in the dispatcher than in it.
-        y, *after, _ = _IMPLEMENTATIONS[backend][0](*inputs, order=order, causal=causal, save=False)
+        options: dict[str, Any] = dict(expansion=expansion, causal=causal, save=False)
+        y, *after, _ = _IMPLEMENTATIONS[backend][0](*inputs, **options)
     return y, State(*after)
 
 
@@ -226,44 +256,45 @@ _SCHEMA_INPUTS = (
 )
 _library = torch.library.Library("eattn", "DEF")
 _library.define(
-    f"ea_series({_SCHEMA_INPUTS}, int order, bool causal, str backend, bool save)"
+    f"ea_series({_SCHEMA_INPUTS}, int terms, float radius, bool causal, str backend, bool save)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
     f"ea_series_backward(Tensor gy, Tensor? gs, Tensor? gz, {_SCHEMA_INPUTS},"
     " Tensor final_s, Tensor final_z, Tensor final_shift, Tensor saved,"
-    " int order, bool causal, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " int terms, float radius, bool causal, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 @torch.library.impl(_library, "ea_series", "CompositeExplicitAutograd")
 def _forward(*args: Any) -> eager.Outputs:
-    *inputs, order, causal, backend, save = args
+    *inputs, terms, radius, causal, backend, save = args
     if inputs[4] is not None:
         check_offsets(inputs[4], inputs[0].shape[1])
-    options = dict(order=order, causal=causal, save=save)
+    options = dict(expansion=of(terms, radius), causal=causal, save=save)
     y, s, z, shift, saved = _IMPLEMENTATIONS[backend][0](*inputs, **options)
     return y, s, z, shift, s.new_empty(0) if saved is None else saved
 
 
 @torch.library.register_fake("eattn::ea_series", lib=_library)
 def _forward_fake(*args: Any) -> eager.Outputs:
-    q, _, _, _, cu_seqlens, s, _, _, order, causal, backend, save = args
+    q, _, _, _, cu_seqlens, s, _, _, terms, _, causal, backend, save = args
     B, _, D = q.shape
     wide = q.dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
     dtype = torch.float64 if wide else torch.float32
     rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    sums, weights = (empty_sums(rows, D, order, dtype, q.device) for _ in range(2))
+    sums, weights = (empty_sums(rows, D, terms, dtype, q.device) for _ in range(2))
     keeps = backend != "eager" and save and causal
-    shape = native.saved_shape(q, cu_seqlens, order) if keeps else (0,)
+    shape = native.saved_shape(q, cu_seqlens, terms) if keeps else (0,)
     shift, saved = q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
     return q.new_empty(q.shape), sums, weights, shift, saved
 
 
 @torch.library.impl(_library, "ea_series_backward", "CompositeExplicitAutograd")
 def _backward(*args: Any) -> tuple[Tensor, ...]:
-    *tensors, order, causal, backend = args
-    grads = _IMPLEMENTATIONS[backend][1](*tensors, order=order, causal=causal)
+    *tensors, terms, radius, causal, backend = args
+    options = dict(expansion=of(terms, radius), causal=causal)
+    grads = _IMPLEMENTATIONS[backend][1](*tensors, **options)
     # A schema knows no optional results: an empty tensor stands for the gradient of no state.
     return tuple(tensors[-1].new_empty(0) if g is None else g for g in grads)
 
@@ -274,18 +305,18 @@ def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
     rows, D, N = final_s.shape
     like = final_s.dtype, final_s.device
     sums = [
-        final_s.new_empty(0) if s is None else empty_sums(rows, D, N - 1, *like) for _ in range(2)
+        final_s.new_empty(0) if s is None else empty_sums(rows, D, N, *like) for _ in range(2)
     ]
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *sums
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, key_mask, cu_seqlens, s, z, shift, order, causal, backend, save = inputs
+    q, k, v, key_mask, cu_seqlens, s, z, shift, terms, radius, causal, backend, save = inputs
     if not save:
         raise RuntimeError("eattn::ea_series was called with save=False, but a gradient is wanted")
     _, *final = output
     ctx.save_for_backward(q, k, v, key_mask, cu_seqlens, s, z, shift, *final)
-    ctx.options = order, causal, backend
+    ctx.options = terms, radius, causal, backend
     ctx.mark_non_differentiable(output[3], output[4])
     ctx.set_materialize_grads(False)
 
@@ -301,7 +332,7 @@ def _series_gradient(ctx: Any, gy: Any, gs: Any, gz: Any, *_: Any) -> tuple[Any,
         gy, gs, gz, *inputs, *final, *ctx.options
     )
     of_state = (None, None) if s is None else (ds.to(s.dtype), dz.to(z.dtype))
-    return dq, dk, dv, None, None, *of_state, None, None, None, None, None
+    return dq, dk, dv, None, None, *of_state, *[None] * 6
 
 
 def _no_second_derivative(ctx: Any, *grads: Any) -> None:

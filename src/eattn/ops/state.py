@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eattn.ops.expansion import Expansion, chosen
+
 
 def decay(old: Tensor, new: Tensor) -> Tensor:
     """e^-|old^2 - new^2|: what a sum at shift `old` is multiplied by to stand at `new`.
@@ -37,23 +39,24 @@ class State(NamedTuple):
         dim: int,
         *,
         order: int = 6,
+        expansion: Expansion | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "State":
         """The state before the first token: nothing summed, shift = +inf."""
-        check_order(order)
+        terms = chosen(order, expansion).terms
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be float32 or float64, got {dtype}")
         s, z = (
-            empty_sums(batch, dim, order, dtype, device),
-            empty_sums(batch, dim, order, dtype, device),
+            empty_sums(batch, dim, terms, dtype, device),
+            empty_sums(batch, dim, terms, dtype, device),
         )
         shift = torch.full((batch, dim), torch.inf, dtype=dtype, device=device)
         return State(s.zero_(), z.zero_(), shift)
 
     @property
     def order(self) -> int:
-        """The highest power, one less than the number of terms."""
+        """The highest power of a Taylor expansion, one less than the number of terms."""
         return self.s.shape[-1] - 1
 
     @property
@@ -69,7 +72,7 @@ class State(NamedTuple):
         if a.s.shape != b.s.shape:
             raise ValueError(
                 f"b must have a's shape {tuple(a.s.shape)}, got {tuple(b.s.shape)}"
-                " (batch, channels, order + 1)"
+                " (batch, channels, terms)"
             )
         shift = torch.minimum(a.shift, b.shift).detach()
         at, bt = decay(a.shift.detach(), shift), decay(b.shift.detach(), shift)
@@ -94,20 +97,10 @@ class State(NamedTuple):
 
 
 def empty_sums(
-    rows: int, dim: int, order: int, dtype: torch.dtype, device: torch.device | str | None
+    rows: int, dim: int, terms: int, dtype: torch.dtype, device: torch.device | str | None
 ) -> Tensor:
     """[rows, D, N], with channels adjacent in memory: the kernels are vectors over channels."""
-    return torch.empty(rows, order + 1, dim, dtype=dtype, device=device).transpose(1, 2)
-
-
-MAX_ORDER = 16
-
-
-def check_order(order: int) -> None:
-    if isinstance(order, bool) or not isinstance(order, int):
-        raise TypeError(f"order must be an int, got {type(order).__name__}")
-    if order < 0 or order % 2 or order > MAX_ORDER:
-        raise ValueError(f"order must be even and between 0 and {MAX_ORDER}, got {order}")
+    return torch.empty(rows, terms, dim, dtype=dtype, device=device).transpose(1, 2)
 
 
 torch.serialization.add_safe_globals([State])  # torch.load(weights_only=True) takes it back

@@ -74,7 +74,7 @@ EattnArgs alone_if_forked(const EattnArgs *args) {
 }  // namespace
 
 // Bumped when EattnArgs changes, so that a stale library is refused rather than misread.
-EATTN_API int eattn_abi() { return 1; }
+EATTN_API int eattn_abi() { return 2; }
 
 EATTN_API int eattn_openmp() {
 #ifdef _OPENMP

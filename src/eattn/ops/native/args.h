@@ -21,7 +21,8 @@ struct EattnArgs {
   void *ds, *dz;                   // gradients of the initial state, or nullptr
   void *saved;                     // checkpoints, see scan.h; or nullptr
   int64_t B, Lq, Lk, D, R;         // R sequences: B of them, or the packed ones
-  int64_t order, causal, io, threads;
+  int64_t terms, causal, io, threads;
+  double radius;                   // of the quadrature's grid; 0 for Taylor
 };
 
 // io: the inputs' type.

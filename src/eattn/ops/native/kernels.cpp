@@ -59,7 +59,7 @@ struct Plan {
     blocks = ceil_div(a.D, kLanes);
     // Below this a thread costs more than it brings.
     constexpr double kWorthAThread = 1 << 17;
-    const double work = double(a.B) * double(a.Lq + a.Lk) * double(a.D) * (a.order + 4);
+    const double work = double(a.B) * double(a.Lq + a.Lk) * double(a.D) * (a.terms + 3);
     threads = work < kWorthAThread * double(a.threads) ? 1 + int(work / kWorthAThread)
                                                        : int(a.threads);
     groups = smaller(blocks, ceil_div(threads, a.R ? a.R : 1));
@@ -90,7 +90,7 @@ struct Cut {
 };
 
 template <class E> struct Series {
-  using Sums = typename E::Sums;
+  using Sums = ::Sums<E::kTerms>;
   using B = Block<E>;
   using Io = StateIo<E>;
   using T = Tiles<E>;
@@ -115,31 +115,31 @@ template <class E> struct Series {
 
   // ---- causal forward (Eq. 6) ------------------------------------------------------------------
 
-  static void causal_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+  static void causal_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                           int64_t end, B *b) {
     each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
       if (at.t != begin && at.t % kChunk == 0) fold(b[i]);
       if (a.saved && at.t % kCheckpoint == 0) Io::save(at, at.t, b[i]);
-      T::causal(at, b[i]);
+      T::causal(e, at, b[i]);
     });
     stream_fence();
   }
 
-  static void causal_forward(const EattnArgs &a, const Plan &plan) {
-    if (plan.over_time) return causal_forward_over_time(a, plan);
+  static void causal_forward(const E &e, const EattnArgs &a, const Plan &plan) {
+    if (plan.over_time) return causal_forward_over_time(e, a, plan);
     parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
       const Sequence g = sequence(a, task / plan.groups);
       const Group group = plan.group(task % plan.groups);
       Scratch<B> b(group.count);
       each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
-      causal_span(a, g, group, 0, g.lk, b.data);
+      causal_span(e, a, g, group, 0, g.lk, b.data);
       each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::store_final(c, b[i]); });
     });
   }
 
   // Each thread takes one run of chunks. To know where it begins, the chunks before it are summed
   // first; those sums begin at the shift the walk itself will have there, so the bits agree.
-  static void causal_forward_over_time(const EattnArgs &a, const Plan &plan) {
+  static void causal_forward_over_time(const E &e, const EattnArgs &a, const Plan &plan) {
     const Group group = plan.all();
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
@@ -156,7 +156,7 @@ template <class E> struct Series {
         for (int64_t i = 0; i < n; ++i) start(sums[c * n + i], splat(kInf));
         each(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
           V &m = sums[c * n + i].shift;
-          m = T::smallest(at, m);
+          m = T::smallest(e, at, m);
         });
       });
       for (int64_t i = 0; i < n; ++i) {
@@ -172,7 +172,7 @@ template <class E> struct Series {
           [&] { prepare(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
           [&](int64_t c) {
             each(a, g, group, end(c), end(c + 1),
-                 [&](const Spot &at, int64_t i) { T::accumulate(at, sums[c * n + i]); });
+                 [&](const Spot &at, int64_t i) { T::accumulate(e, at, sums[c * n + i]); });
           });
       for (int64_t run = 1; run < runs; ++run)
         for (int64_t i = 0; i < n; ++i) {
@@ -183,7 +183,7 @@ template <class E> struct Series {
           }
         }
       parallel(runs, plan.threads, [&](int64_t run) {
-        causal_span(a, g, group, end(first(run)), end(first(run + 1)), b.data + run * n);
+        causal_span(e, a, g, group, end(first(run)), end(first(run + 1)), b.data + run * n);
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
       each_block(a, g, group,
@@ -194,21 +194,21 @@ template <class E> struct Series {
   // ---- causal backward -------------------------------------------------------------------------
 
   // dq of tokens [begin, end), at most kCheckpoint of them, from the checkpoint at begin.
-  static void dq_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+  static void dq_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                       int64_t end, B *b, Adjoint to) {
     each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::restore(c, begin, b[i]); });
     each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
-      T::causal_dq(at, b[i], to.at(at.t - begin, i * kLanes));
+      T::causal_dq(e, at, b[i], to.at(at.t - begin, i * kLanes));
     });
   }
 
   // dk and dv of tokens [begin, end), last first; `limit` is where the whole walk began.
-  static void dkdv_span(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
+  static void dkdv_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                         int64_t end, int64_t limit, B *b, Adjoint from) {
     each_backwards(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
       const int64_t after = at.t + at.rows;
       if (after != limit && after % kChunk == 0) fold(b[i]);
-      T::causal_dkdv(at, b[i], from.at(at.t - begin, i * kLanes));
+      T::causal_dkdv(e, at, b[i], from.at(at.t - begin, i * kLanes));
     });
   }
 
@@ -217,8 +217,8 @@ template <class E> struct Series {
     return {memory.data, memory.data + size, memory.data + 2 * size, blocks * kLanes};
   }
 
-  static void causal_backward(const EattnArgs &a, const Plan &plan) {
-    if (plan.over_time) return causal_backward_over_time(a, plan);
+  static void causal_backward(const E &e, const EattnArgs &a, const Plan &plan) {
+    if (plan.over_time) return causal_backward_over_time(e, a, plan);
     parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
       const Sequence g = sequence(a, task / plan.groups);
       const Group group = plan.group(task % plan.groups);
@@ -226,19 +226,19 @@ template <class E> struct Series {
       Scratch<Real> memory(3 * kCheckpoint * group.count * kLanes);
       const Adjoint between = adjoint(memory, kCheckpoint, group.count);
       each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::start_reverse(c, reverse[i]); });
+                 [&](const Channels &c, int64_t i) { Io::start_reverse(e, c, reverse[i]); });
       for (int64_t t = (g.lk - 1) / kCheckpoint * kCheckpoint; t >= 0 && g.lk; t -= kCheckpoint) {
         const int64_t end = smaller(t + kCheckpoint, g.lk);
-        dq_span(a, g, group, t, end, forward.data, between);
-        dkdv_span(a, g, group, t, end, g.lk, reverse.data, between);
+        dq_span(e, a, g, group, t, end, forward.data, between);
+        dkdv_span(e, a, g, group, t, end, g.lk, reverse.data, between);
       }
       stream_fence();
       each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::finish_reverse(c, reverse[i]); });
+                 [&](const Channels &c, int64_t i) { Io::finish_reverse(e, c, reverse[i]); });
     });
   }
 
-  static void causal_backward_over_time(const EattnArgs &a, const Plan &plan) {
+  static void causal_backward_over_time(const E &e, const EattnArgs &a, const Plan &plan) {
     const Group group = plan.all();
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
@@ -266,19 +266,19 @@ template <class E> struct Series {
       parallel(chunks, plan.threads, ahead_of_tasks, [&](int64_t c) {
         Scratch<B> forward(n);
         for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
-          dq_span(a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,
+          dq_span(e, a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,
                   between.at(t, 0));
         stream_fence();
         if (c < behind) return;
         for (int64_t i = 0; i < n; ++i)
           start(sums[c * n + i], load(between.at(end(c + 1) - 1, i * kLanes).m));
         each_backwards(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
-          T::reverse_sums(at, sums[c * n + i], between.at(at.t, i * kLanes));
+          T::reverse_sums(e, at, sums[c * n + i], between.at(at.t, i * kLanes));
         });
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
       each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::start_reverse(c, b[last + i]); });
+                 [&](const Channels &c, int64_t i) { Io::start_reverse(e, c, b[last + i]); });
       for (int64_t run = runs - 2; run >= 0; --run)
         for (int64_t i = 0; i < n; ++i) {
           B &to = b[run * n + i];
@@ -289,10 +289,10 @@ template <class E> struct Series {
         }
       parallel(runs, plan.threads, [&](int64_t run) {
         const int64_t begin = end(first(run)), limit = end(first(run + 1));
-        dkdv_span(a, g, group, begin, limit, limit, b.data + run * n, between.at(begin, 0));
+        dkdv_span(e, a, g, group, begin, limit, limit, b.data + run * n, between.at(begin, 0));
         stream_fence();
       });
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(c, b[i]); });
+      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(e, c, b[i]); });
     }
   }
 
@@ -301,7 +301,7 @@ template <class E> struct Series {
   // All chunks of a group's first phase, then `between`, then all of its second: one task per
   // group, or one per chunk.
   template <class First, class Between, class Second>
-  static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
+  static void two_phases(const E &e, const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
                          int64_t Sequence::*second_length, First first, Between between,
                          Second second) {
     auto chunks = [](int64_t length) { return ceil_div(length, kChunk); };
@@ -334,13 +334,13 @@ template <class E> struct Series {
     }
   }
 
-  static void full_forward(const EattnArgs &a, const Plan &plan) {
+  static void full_forward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        a, plan, &Sequence::lk, &Sequence::lq,
+        e, a, plan, &Sequence::lk, &Sequence::lq,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           for (int64_t i = 0; i < group.count; ++i) start(sums[i], splat(kInf));
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
-               [&](const Spot &at, int64_t i) { T::accumulate(at, sums[i]); });
+               [&](const Spot &at, int64_t i) { T::accumulate(e, at, sums[i]); });
         },
         [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
           each_block(a, g, group, [&](const Channels &ch, int64_t i) {
@@ -348,59 +348,66 @@ template <class E> struct Series {
             for (int64_t c = 0; c < chunks; ++c)
               merge(b[i], sums[c * group.count + i].chunk, sums[c * group.count + i].shift);
             Io::store_final(ch, b[i]);
-            b[i].prefix = weighted<E>(total(b[i]));
+            b[i].prefix = weighted(e, total(b[i]));
           });
         },
         [&](const Sequence &g, Group group, int64_t c, const B *b) {
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
-               [&](const Spot &at, int64_t i) { T::readout(at, b[i].prefix); });
+               [&](const Spot &at, int64_t i) { T::readout(e, at, b[i].prefix); });
         });
   }
 
-  static void full_backward(const EattnArgs &a, const Plan &plan) {
+  static void full_backward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        a, plan, &Sequence::lq, &Sequence::lk,
+        e, a, plan, &Sequence::lq, &Sequence::lk,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           Scratch<Sums> base(group.count);
           each_block(a, g, group, [&](const Channels &ch, int64_t i) {
-            base[i] = weighted<E>(Io::load_final(ch));
+            base[i] = weighted(e, Io::load_final(ch));
             start(sums[i], Io::load_shift(a.m1, ch));
           });
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
-               [&](const Spot &at, int64_t i) { T::full_dq(at, base[i], sums[i]); });
+               [&](const Spot &at, int64_t i) { T::full_dq(e, at, base[i], sums[i]); });
         },
         [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
           each_block(a, g, group, [&](const Channels &ch, int64_t i) {
-            Io::start_reverse(ch, b[i]);
+            Io::start_reverse(e, ch, b[i]);
             for (int64_t c = 0; c < chunks; ++c) {
               b[i].chunk = sums[c * group.count + i].chunk;
               fold(b[i]);
             }
-            Io::finish_reverse(ch, b[i]);
-            b[i].prefix = weighted<E>(total(b[i]));
+            Io::finish_reverse(e, ch, b[i]);
+            b[i].prefix = weighted(e, total(b[i]));
           });
         },
         [&](const Sequence &g, Group group, int64_t c, const B *b) {
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
-               [&](const Spot &at, int64_t i) { T::full_dkdv(at, b[i].prefix, b[i].shift); });
+               [&](const Spot &at, int64_t i) { T::full_dkdv(e, at, b[i].prefix, b[i].shift); });
         });
   }
 
-  static void forward(const EattnArgs &a) {
+  static void forward(const E &e, const EattnArgs &a) {
     const Plan plan(a);
-    a.causal ? causal_forward(a, plan) : full_forward(a, plan);
+    a.causal ? causal_forward(e, a, plan) : full_forward(e, a, plan);
   }
-  static void backward(const EattnArgs &a) {
+  static void backward(const E &e, const EattnArgs &a) {
     const Plan plan(a);
-    a.causal ? causal_backward(a, plan) : full_backward(a, plan);
+    a.causal ? causal_backward(e, a, plan) : full_backward(e, a, plan);
   }
 };
 
-template <bool kForward, int N> void run(const EattnArgs &a) {
-  using S = Series<Taylor<N>>;
-  if (a.order + 1 == N) return kForward ? S::forward(a) : S::backward(a);
-  if constexpr (N > 1) run<kForward, N - 2>(a);
-  else __builtin_trap();  // the caller has checked the order
+// The expansion that was asked for, with its number of terms known to the compiler.
+template <bool kForward, template <int> class E, int N, int kFewest> void run(const EattnArgs &a) {
+  if (a.terms == N) {
+    const E<N> e(a.radius);
+    return kForward ? Series<E<N>>::forward(e, a) : Series<E<N>>::backward(e, a);
+  }
+  if constexpr (N > kFewest) run<kForward, E, N - 2, kFewest>(a);
+  else __builtin_trap();  // the caller has checked the number of terms
+}
+template <bool kForward> void run(const EattnArgs &a) {
+  if (a.radius > 0) run<kForward, Quadrature, 33, 5>(a);
+  else run<kForward, Taylor, 17, 1>(a);
 }
 
 }  // namespace
@@ -409,9 +416,9 @@ template <bool kForward, int N> void run(const EattnArgs &a) {
 #define EATTN_NAME(what, isa, real) EATTN_JOIN(what, isa, real)
 extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_forward, EATTN_ISA,
                                                                  EATTN_REAL)(const EattnArgs *a) {
-  run<true, 17>(*a);
+  run<true>(*a);
 }
 extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_backward, EATTN_ISA,
                                                                  EATTN_REAL)(const EattnArgs *a) {
-  run<false, 17>(*a);
+  run<false>(*a);
 }

@@ -8,7 +8,8 @@
 // Every sum is relative to a shift m: it stands for e^(-m^2) times the sum proper. Moving it to
 // another shift is a multiplication by decay(old, new), never above 1 in the order we walk.
 #pragma once
-#include "expansion.h"
+#include "taylor.h"
+#include "quadrature.h"
 
 namespace {
 
@@ -18,22 +19,16 @@ constexpr int64_t kChunk = 2048;    // a unit of work when time is cut between t
 
 // e^-(|a^2 - b^2|) as a product: a difference of rounded squares would lose the digits that matter.
 INLINE V decay(V a, V b) {
-  return select(a == b, splat(1), exp_nonpos(-abs(a - b) * (a + b)));
+  return select(a == b, splat(1), exp(-abs(a - b) * (a + b)));
 }
 
-// w = e^(m^2 - k^2), at most 1 since m <= |k|.
-INLINE V weight(V k, V m) {
-  const V a = abs(k);
-  return exp_nonpos((m - a) * (m + a));
-}
-
-template <class Sums> INLINE void clear(Sums &a) {
-  unroll<sizeof(a.s) / sizeof(V)>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
+template <int N> INLINE void clear(Sums<N> &a) {
+  each_term<N>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
 }
 
 // Aligned so that no two blocks share a pair of cache lines: another thread may own the next one.
 template <class E> struct alignas(128) Block {
-  typename E::Sums prefix, chunk;
+  Sums<E::kTerms> prefix, chunk;
   V prefix_shift, shift;  // of prefix; of chunk and of what comes next
 };
 
@@ -44,8 +39,8 @@ template <class E> INLINE void start(Block<E> &b, V shift) {
 }
 
 // prefix + chunk, at the current shift.
-template <class E> INLINE typename E::Sums total(const Block<E> &b) {
-  typename E::Sums t;
+template <class E> INLINE Sums<E::kTerms> total(const Block<E> &b) {
+  Sums<E::kTerms> t;
   const V f = decay(b.prefix_shift, b.shift);
   for (int n = 0; n < E::kTerms; ++n) {
     t.s[n] = fma(b.prefix.s[n], f, b.chunk.s[n]);
@@ -69,7 +64,7 @@ template <class E> INLINE void fold(Block<E> &b, const Block<E> &chunk) {
 }
 
 // Add another block's sums, each at a shift of its own.
-template <class E> INLINE void merge(Block<E> &b, const typename E::Sums &sums, V shift) {
+template <class E> INLINE void merge(Block<E> &b, const Sums<E::kTerms> &sums, V shift) {
   const V m = min(shift, b.prefix_shift), f = decay(b.prefix_shift, m), g = decay(shift, m);
   for (int n = 0; n < E::kTerms; ++n) {
     b.prefix.s[n] = fma(b.prefix.s[n], f, sums.s[n] * g);
@@ -79,16 +74,16 @@ template <class E> INLINE void merge(Block<E> &b, const typename E::Sums &sums, 
 }
 
 // Multiply by the coefficients c_n, as `E::read` expects its base.
-template <class E> INLINE typename E::Sums weighted(typename E::Sums t) {
+template <class E> INLINE Sums<E::kTerms> weighted(const E &e, Sums<E::kTerms> t) {
   for (int n = 0; n < E::kTerms; ++n) {
-    t.s[n] = t.s[n] * E::c.value[n];
-    t.z[n] = t.z[n] * E::c.value[n];
+    t.s[n] = t.s[n] * e.c(n);
+    t.z[n] = t.z[n] * e.c(n);
   }
   return t;
 }
 
-template <class Sums> INLINE void rescale(Sums &a, V f) {
-  unroll<sizeof(a.s) / sizeof(V)>([&](auto n) INLINE_LAMBDA {
+template <int N> INLINE void rescale(Sums<N> &a, V f) {
+  each_term<N>([&](auto n) INLINE_LAMBDA {
     a.s[n] = a.s[n] * f;
     a.z[n] = a.z[n] * f;
   });
@@ -101,12 +96,12 @@ struct Nothing {};
 // calling moved(m') if the shift becomes m'; `read(t, m, base, local)` then reads out at t.
 // kBackwards walks from the last token to the first.
 template <class E, bool kBackwards, class Step, class Read>
-INLINE void walk(Block<E> &b, int rows, Step step, Read read) {
+INLINE void walk(const E &e, Block<E> &b, int rows, Step step, Read read) {
   constexpr bool kReads = !std::is_same<Read, Nothing>::value;
   // What was summed before stays in memory, the tile's own sums in registers.
-  typename E::Sums before, local;
-  typename E::Sums *base = &before;
-  if constexpr (kReads) before = weighted<E>(total(b));
+  Sums<E::kTerms> before, local;
+  Sums<E::kTerms> *base = &before;
+  if constexpr (kReads) before = weighted(e, total(b));
   clear(local);
   const V start_shift = b.shift;
   V m = start_shift;
@@ -125,7 +120,7 @@ INLINE void walk(Block<E> &b, int rows, Step step, Read read) {
     if constexpr (kReads) read(t, m, *base, local);
   }
   const V f = decay(start_shift, m);
-  unroll<E::kTerms>([&](auto n) INLINE_LAMBDA {
+  each_term<E::kTerms>([&](auto n) INLINE_LAMBDA {
     b.chunk.s[n] = fma(b.chunk.s[n], f, local.s[n]);
     b.chunk.z[n] = fma(b.chunk.z[n], f, local.z[n]);
   });

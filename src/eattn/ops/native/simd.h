@@ -63,6 +63,7 @@ INLINE V splat(Real x) { return V{} + x; }
 INLINE V select(I c, V a, V b) { return c ? a : b; }
 INLINE V abs(V x) { return V(I(x) & std::numeric_limits<Int>::max()); }
 INLINE V min(V a, V b) { return a < b ? a : b; }  // b when a is NaN
+INLINE V max(V a, V b) { return a > b ? a : b; }
 
 INLINE V fma(V a, V b, V c) {
 #if defined(__AVX512F__)
@@ -131,8 +132,8 @@ INLINE void stream_fence() {
 #endif
 }
 
-// e^x for x <= 0: exactly 1 at 0, exactly 0 below the smallest normal number, NaN for NaN.
-INLINE V exp_nonpos(V x) {
+// e^x for x <= 87: exactly 1 at 0, exactly 0 below the smallest normal number, NaN for NaN.
+INLINE V exp(V x) {
   constexpr Real magic = kDouble ? Real(6755399441055744.0) : Real(12582912.0);  // 1.5 * 2^(p-1)
   constexpr int mantissa = kDouble ? 52 : 23;
   constexpr Real lowest = kDouble ? Real(-708.3) : Real(-87.3);

@@ -4,14 +4,10 @@
 
 namespace {
 
-// Gradients are often small (of a mean over many tokens) and den often large: float has no exponent
-// left for gy q^n / den. So the backward's sums are kept times a power of two.
-constexpr Real kLift = kDouble ? 1 : Real(4294967296.0);
-
 template <class E> struct StateIo {
-  using Sums = typename E::Sums;
-  using B = Block<E>;
   static constexpr int N = E::kTerms;
+  using Sums = ::Sums<N>;
+  using B = Block<E>;
 
   // Row r of tensors laid out [R, N, D].
   static INLINE Sums load_sums(const void *s, const void *z, int64_t r, const Channels &c) {
@@ -64,20 +60,20 @@ template <class E> struct StateIo {
   }
 
   // The backward's sums begin with the gradient of the final state, at the final shift...
-  static void start_reverse(const Channels &c, B &b) {
+  static void start_reverse(const E &e, const Channels &c, B &b) {
     start(b, load_shift(c.a.m1, c));
     if (!c.a.gs) return;
     const Sums g = load_sums(c.a.gs, c.a.gz, c.g.index, c);
     for (int n = 0; n < N; ++n) {
-      b.prefix.z[n] = g.s[n] * (kLift / E::c.value[n]);
-      b.prefix.s[n] = -g.z[n] * (kLift / E::c.value[n]);
+      b.prefix.z[n] = g.s[n] * (E::kLift / e.c(n));
+      b.prefix.s[n] = -g.z[n] * (E::kLift / e.c(n));
     }
   }
   // ... and end as the gradient of the initial one.
-  static void finish_reverse(const Channels &c, const B &b) {
+  static void finish_reverse(const E &e, const Channels &c, const B &b) {
     if (!c.a.ds) return;
-    Sums t = weighted<E>(total(b)), g;
-    rescale(t, decay(b.shift, load_shift(c.a.m0, c)) * (1 / kLift));
+    Sums t = weighted(e, total(b)), g;
+    rescale(t, decay(b.shift, load_shift(c.a.m0, c)) * (1 / E::kLift));
     for (int n = 0; n < N; ++n) {
       g.s[n] = t.z[n];
       g.z[n] = -t.s[n];

@@ -4,7 +4,7 @@
 
 namespace {
 
-// What the reverse walk needs of a token: a = kLift gy / den (less the reading's scale), m and y.
+// What the reverse walk needs of a token: a = lift gy / den (less the reading's scale), m and y.
 struct Adjoint {
   Real *a, *m, *y;
   int64_t stride;
@@ -15,21 +15,38 @@ struct Adjoint {
 };
 
 template <class E> struct Tiles {
-  using Sums = typename E::Sums;
+  using Sums = ::Sums<E::kTerms>;
+  using Point = typename E::Point;
   using B = Block<E>;
 
-  // Shift and weight of every key of a tile, ahead of the walk: an exponential is a long chain of
-  // operations, and on its own the chains of several tokens overlap.
+  // What the expansion needs to know of every row of a tile. If it takes exponentials they are made
+  // ahead of the walk: one is a long chain of operations, and on its own those of several tokens
+  // overlap.
+  struct Points {
+    const E &e;
+    Rows<const Real> rows;
+    Point made[E::kPrepares ? kTile : 1];
+    INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
+      if constexpr (E::kPrepares)
+        for (int t = 0; t < count; ++t) made[t] = e.at(rows[t]);
+    }
+    INLINE Point operator[](int t) const {
+      if constexpr (E::kPrepares) return made[t];
+      else return e.at(rows[t]);
+    }
+  };
+
+  // Shift and weight of every key of a tile, ahead of the walk for the same reason.
   struct Weights {
     V m[kTile], w[kTile];
     bool moves;  // whether the shift falls somewhere in the tile
-    INLINE Weights(const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
+    INLINE Weights(const E &e, const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
       const V before = shift;
       for (int t = 0; t < rows; ++t) {
         const V x = k[t];
-        if (!mask || mask[t]) shift = min(abs(x), shift);
+        if (!mask || mask[t]) shift = min(e.size(x), shift);
         m[t] = shift;
-        w[t] = weight(x, shift);
+        w[t] = e.weight(x, shift);
       }
       moves = any_differs(shift, before);
     }
@@ -37,24 +54,27 @@ template <class E> struct Tiles {
 
   // Keys and values join the sums (Eq. 12, Eq. 13).
   struct Keys {
-    Rows<const Real> k, v;
+    const E &e;
+    const Points &k;
+    Rows<const Real> v;
     const uint8_t *mask;
     const Weights &weights;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       if (mask && !mask[t]) return;
       if (weights.moves) moved(weights.m[t]);
-      E::add(local, k[t], weights.w[t], v[t]);
+      e.add(local, k[t], weights.w[t], v[t]);
     }
   };
 
   // Queries join the reverse sums: the mirror of Keys.
   struct Queries {
-    Rows<const Real> q;
+    const E &e;
+    const Points &q;
     Adjoint from;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       const int64_t o = t * from.stride;
       moved(load(from.m + o));
-      E::add_scaled(local, q[t], load(from.a + o), load(from.y + o));
+      e.add_scaled(local, q[t], load(from.a + o), load(from.y + o));
     }
   };
 
@@ -62,72 +82,76 @@ template <class E> struct Tiles {
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
   static INLINE V query_gradient(const Reading &o, V y, V a) {
-    return a * o.r * fma(-y, o.dz, o.ds) * (1 / kLift);
+    return a * o.r * fma(-y, o.dz, o.ds) * (1 / E::kLift);
   }
 
   struct KeyGradient {
     V dk, dv;
   };
-  static INLINE KeyGradient key_gradient(const Reading &o, V k, V v, V m) {
-    const V w = weight(k, m);
+  static INLINE KeyGradient key_gradient(const E &e, const Reading &o, V k, V v, V m) {
+    const V w = e.weight(k, m);
     const V direct = fma(v, o.dz, -o.ds), through_w = fma(v, o.z, -o.s);
-    const V u = w * (1 / kLift), dk = u * fma(-2 * k, through_w, direct), dv = u * o.z;
+    const V u = w * (1 / E::kLift), dk = u * fma(e.slope(k), through_w, direct), dv = u * o.z;
     // A key too far to weigh anything may have powers too large to multiply by 0.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
   }
 
-  // The smallest |k| of the tile, which shift begins with.
-  static INLINE V smallest(const Spot &at, V shift) {
+  // The shift after the tile.
+  static INLINE V smallest(const E &e, const Spot &at, V shift) {
     const Input ks(at.keys(at.a.k));
     const Rows<const Real> k = ks.rows;
     const uint8_t *mask = at.mask();
     for (int i = 0; i < at.rows; ++i)
-      if (!mask || mask[i]) shift = min(abs(k[i]), shift);
+      if (!mask || mask[i]) shift = min(e.size(k[i]), shift);
     return shift;
   }
 
-  static void accumulate(const Spot &at, B &b) {
+  static void accumulate(const E &e, const Spot &at, B &b) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights}, Nothing{});
+    const Points k(e, ks.rows, at.rows);
+    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights}, Nothing{});
   }
 
-  static void causal(const Spot &at, B &b) {
+  static void causal(const E &e, const Spot &at, B &b) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     Output ys(at.queries(at.a.y), at.query_bytes());
-    const Rows<const Real> q = qs.rows;
+    const Points q(e, qs.rows, at.rows);
     const Sink y = ys.rows;
-    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights},
+    const Points k(e, ks.rows, at.rows);
+    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
-                     const Reading o = E::template read<false, true>(q[i], base, local);
+                     const Reading o = e.template read<false, true>(q[i], base, local);
                      y.put(i, quotient(o.s, o.z));
                    });
   }
 
-  static void readout(const Spot &at, const Sums &base) {
+  static void readout(const E &e, const Spot &at, const Sums &base) {
     const Input qs(at.queries(at.a.q));
     Output ys(at.queries(at.a.y), at.query_bytes());
-    const Rows<const Real> q = qs.rows;
+    const Points q(e, qs.rows, at.rows);
     const Sink y = ys.rows;
     for (int i = 0; i < at.rows; ++i) {
-      const Reading o = E::template read<false, true>(q[i], base);
+      const Reading o = e.template read<false, true>(q[i], base);
       y.put(i, quotient(o.s, o.z));
     }
   }
 
   // Recomputes the causal forward; writes dq and what the reverse walk needs.
-  static void causal_dq(const Spot &at, B &b, Adjoint to) {
+  static void causal_dq(const E &e, const Spot &at, B &b, Adjoint to) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     const Input gs(at.queries(at.a.gy));
     Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const Rows<const Real> q = qs.rows, gy = gs.rows;
+    const Points q(e, qs.rows, at.rows);
+    const Rows<const Real> gy = gs.rows;
     const Sink dq = dqs.rows;
-    const Weights weights(ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(b, at.rows, Keys{ks.rows, vs.rows, at.mask(), weights},
+    const Points k(e, ks.rows, at.rows);
+    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
+    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
-                     const Reading o = E::template read<true, true>(q[i], base, local);
-                     const V y = quotient(o.s, o.z), a = quotient(gy[i] * kLift, o.z);
+                     const Reading o = e.template read<true, true>(q[i], base, local);
+                     const V y = quotient(o.s, o.z), a = quotient(gy[i] * E::kLift, o.z);
                      dq.put(i, query_gradient(o, y, a));
                      store(to.a + i * to.stride, a);
                      store(to.m + i * to.stride, m);
@@ -135,26 +159,28 @@ template <class E> struct Tiles {
                    });
   }
 
-  static void reverse_sums(const Spot &at, B &b, Adjoint from) {
+  static void reverse_sums(const E &e, const Spot &at, B &b, Adjoint from) {
     const Input qs(at.queries(at.a.q));
-    walk<E, true>(b, at.rows, Queries{qs.rows, from}, Nothing{});
+    const Points q(e, qs.rows, at.rows);
+    walk<E, true>(e, b, at.rows, Queries{e, q, from}, Nothing{});
   }
 
-  static void causal_dkdv(const Spot &at, B &b, Adjoint from) {
+  static void causal_dkdv(const E &e, const Spot &at, B &b, Adjoint from) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     // Rows still to be read, because dk and dv hold the adjoints, must not leave the cache.
     const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
     const bool lent = from.a == (Real *)wv.x.data + wv.offset();
     const int64_t bytes = lent ? 0 : at.key_bytes();
     Output dks(wk, bytes), dvs(wv, bytes);
+    const Points x(e, ks.rows, at.rows), q(e, qs.rows, at.rows);
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
-    walk<E, true>(b, at.rows, Queries{qs.rows, from},
+    walk<E, true>(e, b, at.rows, Queries{e, q, from},
                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                     KeyGradient o{};
                     if (!mask || mask[i])
-                      o = key_gradient(E::template read<true, false>(k[i], base, local), k[i],
+                      o = key_gradient(e, e.template read<true, false>(x[i], base, local), k[i],
                                        v[i], m);
                     dk.put(i, o.dk);
                     dv.put(i, o.dv);
@@ -162,32 +188,34 @@ template <class E> struct Tiles {
   }
 
   // Non-causal: dq from the whole state, and the queries' terms for the reverse sums.
-  static void full_dq(const Spot &at, const Sums &base, B &b) {
+  static void full_dq(const E &e, const Spot &at, const Sums &base, B &b) {
     const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
     Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const Rows<const Real> q = qs.rows, gy = gs.rows;
+    const Points q(e, qs.rows, at.rows);
+    const Rows<const Real> gy = gs.rows;
     const Sink dq = dqs.rows;
     walk<E, false>(
-        b, at.rows,
+        e, b, at.rows,
         [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
-          const Reading o = E::template read<true, true>(q[i], base);
-          const V y = quotient(o.s, o.z), a = quotient(gy[i] * kLift, o.z);
+          const Reading o = e.template read<true, true>(q[i], base);
+          const V y = quotient(o.s, o.z), a = quotient(gy[i] * E::kLift, o.z);
           dq.put(i, query_gradient(o, y, a));
-          E::add_scaled(local, q[i], a, y);
+          e.add_scaled(local, q[i], a, y);
         },
         Nothing{});
   }
 
-  static void full_dkdv(const Spot &at, const Sums &base, V m) {
+  static void full_dkdv(const E &e, const Spot &at, const Sums &base, V m) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
     Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
+    const Points x(e, ks.rows, at.rows);
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
     for (int i = 0; i < at.rows; ++i) {
       KeyGradient o{};
       if (!mask || mask[i])
-        o = key_gradient(E::template read<true, false>(k[i], base), k[i], v[i], m);
+        o = key_gradient(e, e.template read<true, false>(x[i], base), k[i], v[i], m);
       dk.put(i, o.dk);
       dv.put(i, o.dv);
     }

@@ -1,0 +1,164 @@
+"""Expansions in PyTorch: how q and k become features. What sums them knows only this interface.
+
+Either side of the kernel K(q, k) = sum_n c_n f_n(q) f_n(k) is a chain: a `point`, all that is
+needed of a token, and its `first` element, from which the others are products. Sums are relative to
+a shift, the least `size` of the keys so far.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from eattn.ops.expansion import Expansion, Quadrature
+
+LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
+
+Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
+Chain = tuple[Any, Tensor]  # point, first
+
+
+class Features(Protocol):
+    """What the scan knows of an expansion."""
+
+    c: list[float]
+
+    def size(self, k: Tensor) -> Tensor:
+        """The shift is the least of it."""
+
+    def key(self, k: Tensor, m: Tensor) -> Chain:
+        """The chain of keys, relative to the shift m."""
+
+    def query(self, q: Tensor) -> Chain:
+        """The chain of queries, times anything: it cancels between num and den."""
+
+    def slope(self, k: Tensor) -> Tensor:
+        """d/dk log of what all f_n(k) have in common, and `read` does not differentiate."""
+
+    def terms(self, point: Any, first: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """n and f_n, each overwritten by the next."""
+
+    def read(
+        self, point: Any, first: Tensor, pair: Pair, *, slope: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """sum_n c_n f_n pair(n), n as in `terms`, and if asked for its derivative: [2, B, C, D]."""
+
+
+def features(expansion: Expansion, dtype: torch.dtype) -> Features:
+    if isinstance(expansion, Quadrature):
+        return Bells(expansion.nodes, expansion.radius, dtype)
+    return Powers(expansion.order, dtype)
+
+
+def decay(old: Tensor, new: Tensor) -> Tensor:
+    """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
+    return (old - new).abs_().mul_(old + new).mul_(-LOG2E).exp2_()
+
+
+class Powers:
+    """e^(2qk) = sum_n c_n q^n k^n (Eq. 4), beside the weight e^(-k^2).
+
+    For k the chain starts at the weight relative to the shift. For q it starts at
+    max(1, |q|)^-order, which keeps what is read with it from overflow; the cap keeps den from
+    underflow in turn.
+    """
+
+    def __init__(self, order: int, dtype: torch.dtype) -> None:
+        self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
+        self.order = order
+        self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
+
+    def size(self, k: Tensor) -> Tensor:
+        return k.abs()
+
+    def key(self, k: Tensor, m: Tensor) -> Chain:
+        return k, decay(k.abs(), m)
+
+    def query(self, q: Tensor) -> Chain:
+        return q, q.abs().clamp_(1.0, self.cap).pow_(-self.order)
+
+    def slope(self, k: Tensor) -> Tensor:
+        return k * -2
+
+    def terms(self, point: Tensor, first: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """first * x^n, n = 0..order (Eq. 10, Eq. 11)."""
+        f = first.clone()
+        yield 0, f
+        for n in range(1, self.order + 1):
+            yield n, f.mul_(point)
+
+    def read(
+        self, point: Tensor, first: Tensor, pair: Pair, *, slope: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        f, value = first.clone(), first * pair(0)
+        derivative = torch.zeros_like(value) if slope else value
+        for n in range(1, self.order + 1):
+            sums = pair(n)
+            if slope:
+                derivative.addcmul_(f, sums, value=n * self.c[n])
+            value.addcmul_(f.mul_(point), sums, value=self.c[n])
+        return value, derivative
+
+
+class Bells:
+    """f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h: their products sum to e^-(q-k)^2.
+
+    As f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), powers of X walking outward from the
+    central node take the place of an exponential for each. x outside of the grid counts as its
+    edge; its gradient is the one there, so that what has wandered out can come back.
+    """
+
+    def __init__(self, nodes: int, radius: float, dtype: torch.dtype) -> None:
+        self.middle, self.radius = nodes // 2, radius
+        # As rounded to dtype, since powers are taken of it.
+        self.step = float(torch.tensor(4 * radius / self.middle, dtype=dtype))
+        h = self.step / 4
+        self.c = [1.0] * nodes
+        self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
+
+    def size(self, k: Tensor) -> Tensor:
+        return torch.zeros_like(k)  # no function is too small where it matters
+
+    def key(self, k: Tensor, m: Tensor) -> Chain:
+        return self.query(k)
+
+    def query(self, q: Tensor) -> Chain:
+        x = self._inside(q)
+        power = (x * self.step).mul_(LOG2E)
+        return (torch.exp2(power), torch.exp2(-power)), (x * x).mul_(-2 * LOG2E).exp2_()
+
+    def slope(self, k: Tensor) -> Tensor:
+        return self._inside(k).mul_(-4)
+
+    def terms(self, point: tuple[Tensor, Tensor], first: Tensor) -> Iterator[tuple[int, Tensor]]:
+        up, down = point
+        yield self.middle, first
+        right, left = first, first
+        for i, ratio in enumerate(self.ratio, 1):
+            right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
+            yield self.middle + i, right
+            yield self.middle - i, left
+
+    def read(
+        self, point: tuple[Tensor, Tensor], first: Tensor, pair: Pair, *, slope: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        terms = self.terms(point, first)
+        n, f = next(terms)
+        value = f * pair(n)
+        derivative = torch.zeros_like(value) if slope else value
+        for n, f in terms:
+            sums = pair(n)
+            value.addcmul_(f, sums)
+            if slope:
+                derivative.addcmul_(f, sums, value=(n - self.middle) * self.step)
+        return value, derivative
+
+    def _inside(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.radius, self.radius)
+
+
+def far(dtype: torch.dtype) -> float:
+    """Stands for the infinite shift of no keys in here, where inf - inf would be NaN."""
+    return math.sqrt(torch.finfo(dtype).max) / 4

@@ -1,0 +1,96 @@
+// The kernel as an integral, by the trapezoid rule on an even grid:
+//   e^-(q - k)^2 = 2 / sqrt(pi) * integral of e^-2(q - u)^2 e^-2(k - u)^2 du.
+// Every function is positive, and so are the weights.
+#pragma once
+#include <cmath>
+
+#include "expansion.h"
+
+namespace {
+
+// N nodes u_m = m h, |m| <= M, on [-radius, radius]. As e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
+// X e^-2h^2(2m + 1), with X = e^(4 h x), powers of X walking outward from the central node take the
+// place of an exponential for each; none is above 1. x outside of the grid counts as its edge, and
+// its gradient is the one there, so that what has wandered out can come back.
+template <int N> struct Quadrature {
+  static constexpr int kTerms = N, M = N / 2;
+  static constexpr bool kPrepares = true;
+  static constexpr Real kLift = 1;  // den is never large, and may be as small as e^-81
+  using Sums = ::Sums<N>;
+  struct Point {
+    V first, up, down;  // e^-2x^2, X, 1 / X
+  };
+
+  Real radius, step;
+  Real ratio[M], slope_at[N];
+
+  explicit Quadrature(double r) : radius(Real(r)), step(Real(4 * r / M)) {
+    const double h = double(step) / 4;  // as rounded: what the powers are taken of
+    for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
+    for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
+  }
+  static INLINE Real c(int) { return 1; }
+
+  INLINE V inside(V x) const { return max(-splat(radius), min(splat(radius), x)); }
+  INLINE Point at(V x) const {
+    x = inside(x);
+    // Squares and products with what rounding took from them: powers would multiply that.
+    const V square = x * x, lost = fma(x, x, -square);
+    const V power = x * step, missed = fma(x, splat(step), -power);
+    const V first = exp(-2 * square), up = exp(power), down = exp(-power);
+    return {fma(first, -2 * lost, first), fma(up, missed, up), fma(down, -missed, down)};
+  }
+  static INLINE V size(V) { return V{}; }
+  static INLINE V weight(V, V) { return splat(1); }  // it is in `first`
+  INLINE V slope(V k) const { return -4 * inside(k); }
+
+  INLINE void add(Sums &sums, const Point &x, V u, V rho) const {
+    outward(x, u, [&](int n, V f) INLINE_LAMBDA {
+      sums.s[n] = fma(f, rho, sums.s[n]);
+      sums.z[n] = sums.z[n] + f;
+    });
+  }
+  INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const { add(sums, x, u, rho); }
+
+  template <bool kDerivative, bool kScaled>
+  INLINE Reading read(const Point &p, const Sums &base, const Sums &local) const {
+    return sum<kDerivative>(
+        p, [&](int n) INLINE_LAMBDA { return local.s[n] + base.s[n]; },
+        [&](int n) INLINE_LAMBDA { return local.z[n] + base.z[n]; });
+  }
+  template <bool kDerivative, bool kScaled> INLINE Reading read(const Point &p, const Sums &base) const {
+    return sum<kDerivative>(
+        p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
+        [&](int n) INLINE_LAMBDA { return base.z[n]; });
+  }
+
+ private:
+  // f(n, u e^-2(x - u_m)^2) for every node.
+  template <class F> INLINE void outward(const Point &x, V u, F f) const {
+    V right = u * x.first, left = right;
+    f(M, right);
+    each_term<M>([&](auto i) INLINE_LAMBDA {
+      right = right * (x.up * ratio[i]);
+      left = left * (x.down * ratio[i]);
+      f(M + 1 + i, right);
+      f(M - 1 - i, left);
+    });
+  }
+  template <bool kDerivative, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
+    Reading o{};
+    o.r = splat(1);
+    outward(p, splat(1), [&](int n, V f) INLINE_LAMBDA {
+      const V sn = s(n), zn = z(n);
+      o.s = fma(f, sn, o.s);
+      o.z = fma(f, zn, o.z);
+      if (kDerivative) {
+        const V d = f * slope_at[n];
+        o.ds = fma(d, sn, o.ds);
+        o.dz = fma(d, zn, o.dz);
+      }
+    });
+    return o;
+  }
+};
+
+}  // namespace

@@ -1,0 +1,124 @@
+// The paper's expansion: powers.
+#pragma once
+#include "expansion.h"
+
+namespace {
+
+// e^(2 x p) to the power N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
+template <int N> struct Taylor {
+  static constexpr int kTerms = N;
+  static constexpr bool kPrepares = false;
+  using Sums = ::Sums<N>;
+  using Point = V;
+
+  // Gradients are often small (of a mean over many tokens) and den often large: float has no
+  // exponent left for gy q^n / den.
+  static constexpr Real kLift = kDouble ? 1 : Real(4294967296.0);
+
+  explicit Taylor(double) {}
+
+  struct Coefficients {
+    Real value[N] = {};
+    constexpr Coefficients() {
+      double a = 1;
+      for (int n = 0; n < N; ++n) {
+        value[n] = Real(a);
+        a *= 2.0 / (n + 1);
+      }
+    }
+  };
+  static constexpr Coefficients table{};
+  static INLINE Real c(int n) { return table.value[n]; }
+
+  static INLINE V at(V x) { return x; }
+  static INLINE V size(V k) { return abs(k); }
+  // e^(m^2 - k^2), at most 1 since m <= |k|.
+  static INLINE V weight(V k, V m) {
+    const V a = abs(k);
+    return exp((m - a) * (m + a));
+  }
+  static INLINE V slope(V k) { return -2 * k; }
+
+  // Above this, powers of p are taken relative to |p|^order, or they would overflow.
+  static constexpr Real kLarge = 4;
+
+  static INLINE V scale_of(V p) {
+    const V a = abs(p);
+    return select(a > kLarge, Real(1) / a, splat(1));
+  }
+
+  // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13; and their mirror in the backward).
+  static INLINE void add(Sums &sums, V x, V u, V rho) {
+    unroll<N>([&](auto n) INLINE_LAMBDA {
+      sums.s[n] = fma(u, rho, sums.s[n]);
+      sums.z[n] = sums.z[n] + u;
+      if (n + 1 < N) u = u * x;
+    });
+  }
+
+  // As add, for u that still lacks the factor r^order that `read` left out at x.
+  static INLINE void add_scaled(Sums &sums, V x, V u, V rho) {
+    if (__builtin_expect(!any_above(abs(x), splat(kLarge)), 1)) return add(sums, x, u, rho);
+    const V r = scale_of(x), t = x * r;
+    V power[N];
+    power[N - 1] = splat(1);
+    unroll<N - 1>([&](auto i) INLINE_LAMBDA { power[N - 2 - i] = power[N - 1 - i] * r; });
+    unroll<N>([&](auto n) INLINE_LAMBDA {
+      const V f = u * power[n];
+      sums.s[n] = fma(f, rho, sums.s[n]);
+      sums.z[n] = sums.z[n] + f;
+      u = u * t;
+    });
+  }
+
+  // Horner over base_n + c_n local_n (Eq. 14, Eq. 15); base already carries c_n.
+  template <bool kDerivative, bool kScaled>
+  static INLINE Reading read(V p, const Sums &base, const Sums &local) {
+    return horner<kDerivative, kScaled>(
+        p, [&](int n) INLINE_LAMBDA { return fma(splat(c(n)), local.s[n], base.s[n]); },
+        [&](int n) INLINE_LAMBDA { return fma(splat(c(n)), local.z[n], base.z[n]); });
+  }
+
+  template <bool kDerivative, bool kScaled> static INLINE Reading read(V p, const Sums &base) {
+    return horner<kDerivative, kScaled>(
+        p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
+        [&](int n) INLINE_LAMBDA { return base.z[n]; });
+  }
+
+ private:
+  template <bool kDerivative, bool kScaled, class S, class Z>
+  static INLINE Reading horner(V p, S s, Z z) {
+    Reading o{};
+    o.r = splat(1);
+    o.s = s(N - 1);
+    o.z = z(N - 1);
+    if (!kScaled || __builtin_expect(!any_above(abs(p), splat(kLarge)), 1)) {
+      unroll<N - 1>([&](auto i) INLINE_LAMBDA {
+        constexpr int n = N - 2 - i;
+        if (kDerivative) {
+          o.ds = fma(o.ds, p, o.s);
+          o.dz = fma(o.dz, p, o.z);
+        }
+        o.s = fma(o.s, p, s(n));
+        o.z = fma(o.z, p, z(n));
+      });
+      return o;
+    }
+    o.r = scale_of(p);
+    const V t = p * o.r;
+    V power = o.r;
+    unroll<N - 1>([&](auto i) INLINE_LAMBDA {
+      constexpr int n = N - 2 - i;
+      if (kDerivative) {
+        o.ds = fma(o.ds, t, o.s);
+        o.dz = fma(o.dz, t, o.z);
+      }
+      o.s = fma(o.s, t, s(n) * power);
+      o.z = fma(o.z, t, z(n) * power);
+      power = power * o.r;
+    });
+    return o;
+  }
+};
+
+}  // namespace
