@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eattn import State
-from eattn.ops import BACKENDS, ea_series, reference, series
+from eattn import Quadrature, State, Taylor
+from eattn.ops import BACKENDS, Expansion, ea_series, reference, series
 
 
 def _marked(name: str):
@@ -24,7 +24,8 @@ def _marked(name: str):
 EVERY_BACKEND = [_marked(name) for name in BACKENDS if name not in ("native", "triton")]
 backends = pytest.mark.parametrize("backend", EVERY_BACKEND)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-orders = pytest.mark.parametrize("order", [0, 2, 6, 12])
+EVERY_EXPANSION = [Taylor(0), Taylor(6), Taylor(12), Quadrature(9), Quadrature(25)]
+expansions = pytest.mark.parametrize("expansion", EVERY_EXPANSION, ids=str)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Case:
     q: Tensor
     k: Tensor
     v: Tensor
-    order: int
+    expansion: Expansion
     causal: bool
     key_mask: Tensor | None = None
     cu_seqlens: Tensor | None = None
@@ -66,7 +67,7 @@ def draw(*shape: int, seed: int, scale: float = 1.0, mean: float = 0.0) -> Tenso
 def make(
     shape: tuple[int, int, int],
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool,
     with_: str = "",
     keys: int | None = None,
@@ -78,7 +79,7 @@ def make(
     Lk = L if keys is None else keys
     q = draw(B, L, D, seed=seed, scale=scale)
     k, v = draw(B, Lk, D, seed=seed + 1, scale=scale), draw(B, Lk, D, seed=seed + 2, mean=0.5)
-    case = Case(q, k, v, order, causal, seed=seed)
+    case = Case(q, k, v, expansion, causal, seed=seed)
     rows = B
     if "packed" in with_:
         cuts = torch.randint(0, L + 1, (2,), generator=torch.Generator().manual_seed(seed + 3))
@@ -89,7 +90,9 @@ def make(
         case = replace(case, key_mask=torch.rand(B, Lk, generator=rng) > 0.4)
     if "state" in with_:
         earlier = draw(2, rows, 4, D, seed=seed + 5, scale=scale).unbind()
-        case = replace(case, state=State(*reference.accumulate_shifted(*earlier, order=order)))
+        case = replace(
+            case, state=State(*reference.accumulate_expanded(*earlier, expansion=expansion))
+        )
     return case
 
 
@@ -108,10 +111,12 @@ def oracle(case: Case) -> Answer:
     initial = None if case.state is None else (*sz, case.state.shift)
     mask = case.key_mask
     if case.cu_seqlens is None:
-        y = reference.ea_series_shifted(
-            q, k, v, order=case.order, causal=case.causal, key_mask=mask, state=initial
+        y = reference.ea_expanded(
+            q, k, v, expansion=case.expansion, causal=case.causal, key_mask=mask, state=initial
         )
-        state = reference.accumulate_shifted(k, v, order=case.order, key_mask=mask, state=initial)
+        state = reference.accumulate_expanded(
+            k, v, expansion=case.expansion, key_mask=mask, state=initial
+        )
     else:
         ys, states = [], []
         offsets = case.cu_seqlens.tolist()
@@ -119,9 +124,9 @@ def oracle(case: Case) -> Answer:
             row = None if initial is None else tuple(x[i : i + 1] for x in initial)
             part = None if mask is None else mask[:, a:b]
             q_, k_, v_ = q[:, a:b], k[:, a:b], v[:, a:b]
-            options = dict(order=case.order, key_mask=part, state=row)
-            ys.append(reference.ea_series_shifted(q_, k_, v_, causal=case.causal, **options))
-            states.append(reference.accumulate_shifted(k_, v_, **options))
+            options = dict(expansion=case.expansion, key_mask=part, state=row)
+            ys.append(reference.ea_expanded(q_, k_, v_, causal=case.causal, **options))
+            states.append(reference.accumulate_expanded(k_, v_, **options))
         y = torch.cat(ys, 1)
         state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
     return _answer(case, y, State(*state), inputs)
@@ -135,7 +140,7 @@ def run(case: Case, backend: str | None) -> Answer:
         q,
         k,
         v,
-        order=case.order,
+        expansion=case.expansion,
         causal=case.causal,
         key_mask=case.key_mask,
         cu_seqlens=case.cu_seqlens,
@@ -169,12 +174,13 @@ VALUE, GRADIENT = 4, 4
 def assert_answers(got: Answer, want: Answer, case: Case) -> None:
     """Within a small multiple of kappa * eps * max|v|, and the step of the output's own dtype."""
     dtype = case.q.dtype
-    kappa = reference.condition(case.order)
+    kappa = reference.condition(case.expansion)
     eps = torch.finfo(got.state.s.dtype).eps
     step = 0.0 if dtype == got.state.s.dtype else torch.finfo(dtype).eps
     v = _size(case.v)
     if case.state is not None and case.state.z.numel():
-        v += float((case.state.s[..., 0] / case.state.z[..., 0]).abs().max())
+        middle = 0 if isinstance(case.expansion, Taylor) else case.expansion.nodes // 2
+        v += float((case.state.s[..., middle] / case.state.z[..., middle]).abs().max())
     assert_near(got.y, want.y, VALUE * kappa * eps * v + step * _size(want.y), "y")
     assert_state(got.state, want.state, case, VALUE * eps)
     for name, grad in want.grads.items():

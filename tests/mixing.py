@@ -119,10 +119,10 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         w = mixer.w[: x.shape[1], : x.shape[1]]
         y = torch.sigmoid(q) * reference.aft(k, v, w, **seen)
     elif kind == "ElementwiseAttention":
-        if mixer.order is None:
+        if mixer.expansion is None:
             y = reference.ea(q, k, v, **seen)
         else:
-            y = reference.ea_series_shifted(q, k, v, order=mixer.order, **seen)
+            y = reference.ea_expanded(q, k, v, expansion=mixer.expansion, **seen)
     else:
         y = torch.cat([_head(mixer, *qkv, seen) for qkv in _heads(mixer, q, k, v)], -1)
     return F.linear(y, *_weights(mixer.out_proj))

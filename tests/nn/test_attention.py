@@ -9,7 +9,7 @@ import torch
 from mixing import MASKS, causals, differentiate, same, tokens
 
 import eattn
-from eattn import State
+from eattn import State, Taylor
 from eattn.nn import ElementwiseAttention
 from eattn.ops import reference
 
@@ -61,7 +61,7 @@ def test_cross_attention_reads_keys_and_values_from_the_context(order, L, Lk, ma
     if order is None:
         y = reference.ea(*qkv, key_mask=mask)
     else:
-        y = reference.ea_series_shifted(*qkv, order=order, key_mask=mask)
+        y = reference.ea_expanded(*qkv, expansion=Taylor(order), key_mask=mask)
     want = differentiate(made, x, made.out_proj(y), context=context)
     same(differentiate(made, x, made(x, mask, context=context), context=context), want)
 
@@ -154,7 +154,7 @@ def test_a_high_order_comes_close_to_exact_attention():
     errors = []
     for order in (2, 6, 16):
         series = copy.deepcopy(made)
-        series.order = order
+        series.expansion = Taylor(order)
         errors.append(float((series(x) - made(x)).detach().norm()))
     assert errors[0] > 5 * errors[1] > 500 * errors[2]
 

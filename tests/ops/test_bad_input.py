@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from eattn import State, accumulate, ea_series, ea_series_step, readout
+from eattn import Quadrature, State, accumulate, ea_series, ea_series_step, readout
 from eattn.ops import series
 
 
@@ -36,6 +36,36 @@ CALLS = {
     "negative order": (lambda: ea_series(X, X, X, order=-2), ValueError, "order must be even"),
     "huge order": (lambda: ea_series(X, X, X, order=18), ValueError, "between 0 and 16"),
     "order as float": (lambda: ea_series(X, X, X, order=6.0), TypeError, "order must be an int"),
+    "expansion as a number": (
+        lambda: ea_series(X, X, X, expansion=6),
+        TypeError,
+        "expansion must be eattn.Taylor or eattn.Quadrature, got int",
+    ),
+    "even nodes": (lambda: Quadrature(8), ValueError, "nodes must be odd and between 5 and 33"),
+    "too many nodes": (lambda: Quadrature(35), ValueError, "nodes must be odd and between 5 and"),
+    "nodes as float": (lambda: Quadrature(9.0), TypeError, "nodes must be an int, got float"),
+    "radius as text": (lambda: Quadrature(9, "2"), TypeError, "radius must be a number, got str"),
+    "no radius": (lambda: Quadrature(9, 0), ValueError, "radius must be above 0"),
+    "negative radius": (lambda: Quadrature(9, -1), ValueError, "radius must be above 0"),
+    "nodes too far apart": (
+        lambda: Quadrature(9, 4.5),
+        ValueError,
+        "radius must be above 0 and at most 4 for 9 nodes, got 4.5",
+    ),
+    "a radius too large": (lambda: Quadrature(33, 7), ValueError, "at most 6.5 for 33 nodes"),
+    "a NaN radius": (lambda: Quadrature(9, float("nan")), ValueError, "radius must be above 0"),
+    "state of another expansion": (
+        lambda: ea_series(X, X, X, expansion=Quadrature(9), state=State.zeros(2, 3, order=6)),
+        ValueError,
+        "state must have the 9 terms of Quadrature(nodes=9, radius=2.0), got 7 terms",
+    ),
+    "step of another expansion": (
+        lambda: ea_series_step(
+            *x(3, 2, 3).unbind(), State.zeros(2, 3, order=6), expansion=Quadrature(9)
+        ),
+        ValueError,
+        "state must have the 9 terms of Quadrature(nodes=9, radius=2.0), got 7 terms",
+    ),
     "order as bool": (lambda: ea_series(X, X, X, order=True), TypeError, "order must be an int"),
     "causal cross-attention": (
         lambda: ea_series(x(2, 4, 3), X, X, causal=True),
@@ -96,7 +126,7 @@ CALLS = {
     "state of another order": (
         lambda: ea_series(X, X, X, order=4, causal=True, state=State.zeros(2, 3, order=6)),
         ValueError,
-        "state must be of order 4, got order 6",
+        "state must have the 5 terms of Taylor(order=4), got 7 terms",
     ),
     "state of another width": (
         lambda: ea_series(X, X, X, state=State.zeros(2, 4)),

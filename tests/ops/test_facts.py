@@ -4,21 +4,21 @@ import itertools
 
 import pytest
 import torch
-from cases import EVERY_BACKEND, backends, causals, draw, orders
+from cases import EVERY_BACKEND, backends, causals, draw, expansions
 
 from eattn import ea, ea_series
 from eattn.ops import reference
 
 
 @backends
-@orders
+@expansions
 @pytest.mark.parametrize("token", [0, 1, 15, 16, 63, 64, 99])
-def test_a_later_token_changes_no_earlier_bit(backend, order, token):
+def test_a_later_token_changes_no_earlier_bit(backend, expansion, token):
     q, k, v = (draw(2, 100, 19, seed=i).float() for i in range(3))
-    y = ea_series(q, k, v, order=order, causal=True, backend=backend)
+    y = ea_series(q, k, v, expansion=expansion, causal=True, backend=backend)
     for x in (q, k, v):
         x[:, token:] = torch.randn_like(x[:, token:]) / 50  # small: the shift falls
-    changed = ea_series(q, k, v, order=order, causal=True, backend=backend)
+    changed = ea_series(q, k, v, expansion=expansion, causal=True, backend=backend)
     assert torch.equal(y[:, :token], changed[:, :token])
     assert not torch.equal(y[:, token:], changed[:, token:])
 
@@ -59,24 +59,26 @@ def test_exact_attention_is_shift_invariant_and_the_series_nearly_so(causal):
 
 @backends
 @causals
-@orders
+@expansions
 @pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
-def test_the_output_lies_between_the_least_and_the_greatest_value(backend, causal, order, scale):
+def test_the_output_lies_between_the_least_and_the_greatest_value(
+    backend, causal, expansion, scale
+):
     """Even orders keep weights positive (Sec. 3.2): y is a mean of what it attends to."""
     q, k = (draw(2, 80, 7, seed=i, scale=scale).float() for i in range(2))
     v = draw(2, 80, 7, seed=3).float()
-    y = ea_series(q, k, v, order=order, causal=causal, backend=backend)
+    y = ea_series(q, k, v, expansion=expansion, causal=causal, backend=backend)
     low, high = (v.cummin(1)[0], v.cummax(1)[0]) if causal else (v.amin(1, True), v.amax(1, True))
-    slack = 4 * reference.condition(order) * torch.finfo(torch.float32).eps * v.abs().max()
+    slack = 4 * reference.condition(expansion) * torch.finfo(torch.float32).eps * v.abs().max()
     assert (y >= low - slack).all() and (y <= high + slack).all()
 
 
 @backends
-@orders
-def test_the_first_output_is_the_first_value(backend, order):
+@expansions
+def test_the_first_output_is_the_first_value(backend, expansion):
     q, k, v = (draw(3, 5, 11, seed=i, scale=3).float() for i in range(3))
-    y = ea_series(q, k, v, order=order, causal=True, backend=backend)
-    slack = 4 * reference.condition(order) * torch.finfo(torch.float32).eps
+    y = ea_series(q, k, v, expansion=expansion, causal=True, backend=backend)
+    slack = 4 * reference.condition(expansion) * torch.finfo(torch.float32).eps
     torch.testing.assert_close(y[:, 0], v[:, 0], rtol=slack, atol=slack)
 
 

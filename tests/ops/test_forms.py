@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 import torch
-from cases import EVERY_BACKEND, Case, assert_near, backends, draw, oracle, run
+from cases import EVERY_BACKEND, EVERY_EXPANSION, Case, assert_near, backends, draw, oracle, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eattn import State, accumulate, ea_series, ea_series_step, readout
-from eattn.ops import reference
+from eattn import State, Taylor, accumulate, ea_series, ea_series_step, readout
+from eattn.ops import Expansion, reference
 
-ORDERS = st.sampled_from([0, 2, 6, 12])
+EXPANSIONS = st.sampled_from(EVERY_EXPANSION)
 thorough = settings(
     max_examples=25,
     deadline=None,
@@ -23,7 +23,7 @@ thorough = settings(
 
 @st.composite
 def calls(draw_from):
-    """q, k, v and a cotangent [B, L, D] in float64, with an order."""
+    """q, k, v and a cotangent [B, L, D] in float64, with an expansion."""
     shape = (
         draw_from(st.integers(1, 3)),
         draw_from(st.integers(1, 90)),
@@ -31,7 +31,7 @@ def calls(draw_from):
     )
     seed = draw_from(st.integers(0, 2**31))
     q, k, v, gy = (draw(*shape, seed=seed + i, scale=0.8) for i in range(4))
-    return (q, k, v), gy, draw_from(ORDERS)
+    return (q, k, v), gy, draw_from(EXPANSIONS)
 
 
 def value_and_grads(op, inputs, gy: Tensor) -> tuple[Tensor, ...]:
@@ -40,8 +40,8 @@ def value_and_grads(op, inputs, gy: Tensor) -> tuple[Tensor, ...]:
     return y.detach(), *torch.autograd.grad(y, leaves, gy)
 
 
-def assert_same(got, want, order: int) -> None:
-    bound = 64 * reference.condition(order) * torch.finfo(torch.float64).eps
+def assert_same(got, want, expansion: Expansion) -> None:
+    bound = 64 * reference.condition(expansion) * torch.finfo(torch.float64).eps
     for name, a, b in zip(("y", "dq", "dk", "dv"), got, want, strict=True):
         assert_near(a, b, bound * (4 + float(b.abs().max())), name)
 
@@ -50,7 +50,7 @@ def assert_same(got, want, order: int) -> None:
 @thorough
 @given(calls(), st.data())
 def test_chunked_equals_parallel(backend, call, data):
-    inputs, gy, order = call
+    inputs, gy, expansion = call
     L = gy.shape[1]
     cuts = sorted(data.draw(st.lists(st.integers(0, L), max_size=4)))
 
@@ -58,33 +58,37 @@ def test_chunked_equals_parallel(backend, call, data):
         ys, state = [], None
         for a, b in zip([0, *cuts], [*cuts, L], strict=True):
             part = q[:, a:b], k[:, a:b], v[:, a:b]
-            options = dict(order=order, causal=True, state=state, backend=backend)
+            options = dict(expansion=expansion, causal=True, state=state, backend=backend)
             y, state = ea_series(*part, **options, return_state=True)
             ys.append(y)
         return torch.cat(ys, 1)
 
     def parallel(q, k, v):
-        return ea_series(q, k, v, order=order, causal=True, backend=backend)
+        return ea_series(q, k, v, expansion=expansion, causal=True, backend=backend)
 
-    assert_same(value_and_grads(chunked, inputs, gy), value_and_grads(parallel, inputs, gy), order)
+    assert_same(
+        value_and_grads(chunked, inputs, gy), value_and_grads(parallel, inputs, gy), expansion
+    )
 
 
 @thorough
 @given(calls())
 def test_steps_equal_parallel(call):
-    inputs, gy, order = call
+    inputs, gy, expansion = call
 
     def steps(q, k, v):
-        state, ys = State.zeros(q.shape[0], q.shape[2], order=order, dtype=q.dtype), []
+        state, ys = State.zeros(q.shape[0], q.shape[2], expansion=expansion, dtype=q.dtype), []
         for token in zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True):
-            y, state = ea_series_step(*token, state)
+            y, state = ea_series_step(*token, state, expansion=expansion)
             ys.append(y)
         return torch.stack(ys, 1)
 
     def parallel(q, k, v):
-        return ea_series(q, k, v, order=order, causal=True)
+        return ea_series(q, k, v, expansion=expansion, causal=True)
 
-    assert_same(value_and_grads(steps, inputs, gy), value_and_grads(parallel, inputs, gy), order)
+    assert_same(
+        value_and_grads(steps, inputs, gy), value_and_grads(parallel, inputs, gy), expansion
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -92,12 +96,12 @@ def test_steps_equal_parallel(call):
 @thorough
 @given(calls(), st.data())
 def test_packed_equals_padded_equals_alone(backend, causal, call, data):
-    (q, k, v), gy, order = call
+    (q, k, v), gy, expansion = call
     q, k, v, gy = (x[:1] for x in (q, k, v, gy))
     L = q.shape[1]
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, L), max_size=3))), L]
     spans = list(itertools.pairwise(cuts))
-    options = dict(order=order, causal=causal, backend=backend)
+    options = dict(expansion=expansion, causal=causal, backend=backend)
 
     def packed(q, k, v):
         return ea_series(q, k, v, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
@@ -117,49 +121,49 @@ def test_packed_equals_padded_equals_alone(backend, causal, call, data):
         return torch.cat([y[i, : b - a] for i, (a, b) in enumerate(spans)])[None]
 
     want = value_and_grads(alone, (q, k, v), gy)
-    assert_same(value_and_grads(packed, (q, k, v), gy), want, order)
-    assert_same(value_and_grads(padded, (q, k, v), gy), want, order)
+    assert_same(value_and_grads(packed, (q, k, v), gy), want, expansion)
+    assert_same(value_and_grads(padded, (q, k, v), gy), want, expansion)
 
 
 @thorough
 @given(calls(), st.data())
 def test_readout_of_merged_states_equals_the_whole(call, data):
-    inputs, gy, order = call
+    inputs, gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
     def merged(q, k, v):
-        a = accumulate(k[:, :cut], v[:, :cut], order=order)
-        b = accumulate(k[:, cut:], v[:, cut:], order=order)
-        return readout(q, State.merge(a, b))
+        a = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
+        b = accumulate(k[:, cut:], v[:, cut:], expansion=expansion)
+        return readout(q, State.merge(a, b), expansion=expansion)
 
     def whole(q, k, v):
-        return ea_series(q, k, v, order=order)
+        return ea_series(q, k, v, expansion=expansion)
 
-    assert_same(value_and_grads(merged, inputs, gy), value_and_grads(whole, inputs, gy), order)
+    assert_same(value_and_grads(merged, inputs, gy), value_and_grads(whole, inputs, gy), expansion)
 
 
 @thorough
 @given(calls(), st.data())
 def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
-    (q, k, v), gy, order = call
+    (q, k, v), gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
     def memory(q, k, v):
-        state = accumulate(k[:, :cut], v[:, :cut], order=order)
-        return ea_series(q, k[:, cut:], v[:, cut:], order=order, state=state)
+        state = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
+        return ea_series(q, k[:, cut:], v[:, cut:], expansion=expansion, state=state)
 
     def whole(q, k, v):
-        return ea_series(q, k, v, order=order)
+        return ea_series(q, k, v, expansion=expansion)
 
     assert_same(
-        value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), order
+        value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), expansion
     )
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_state_given_is_never_changed(backend):
     q, k, v = (draw(2, 20, 9, seed=i) for i in range(3))
-    state = accumulate(k, v, order=6)
+    state = accumulate(k, v, expansion=Taylor(6))
     before = [x.clone() for x in state]
     ea_series(q, k, v, causal=True, state=state, return_state=True, backend=backend)
     ea_series(q, k, v, state=state, backend=backend)
@@ -175,15 +179,15 @@ def test_only_the_state_may_be_wanted(backend):
     """A loss on the final state alone reaches k and v, and leaves q without effect."""
     q, k, v = (draw(2, 70, 5, seed=i) for i in range(3))
     for causal in (False, True):
-        case = Case(q, k, v, 6, causal)
+        case = Case(q, k, v, Taylor(6), causal)
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        options = dict(order=6, causal=causal, return_state=True, backend=backend)
+        options = dict(expansion=Taylor(6), causal=causal, return_state=True, backend=backend)
         ea_series(*leaves, **options)[1].s.sum().backward()
         want = run(case, backend)  # for its shapes
         assert leaves[0].grad is not None and not leaves[0].grad.any()
         assert leaves[1].grad.shape == want.grads["k"].shape and leaves[1].grad.any()
         expected = [x.clone().requires_grad_() for x in (k, v)]
-        reference.accumulate_shifted(*expected, order=6)[0].sum().backward()
+        reference.accumulate_expanded(*expected, expansion=Taylor(6))[0].sum().backward()
         torch.testing.assert_close(leaves[1].grad, expected[0].grad)
         torch.testing.assert_close(leaves[2].grad, expected[1].grad)
 
@@ -193,4 +197,4 @@ def test_the_oracle_itself_is_the_paper():
     q, k, v = (draw(2, 30, 4, seed=i) for i in range(3))
     for causal in (False, True):
         literal = reference.ea_series(q, k, v, order=6, causal=causal)
-        torch.testing.assert_close(oracle(Case(q, k, v, 6, causal)).y, literal)
+        torch.testing.assert_close(oracle(Case(q, k, v, Taylor(6), causal)).y, literal)

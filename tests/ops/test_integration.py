@@ -10,43 +10,50 @@ import torch
 from cases import backends, causals, draw
 from torch.utils.checkpoint import checkpoint
 
-from eattn import State, ea, ea_series, ea_series_step, readout
+from eattn import Quadrature, State, Taylor, ea, ea_series, ea_series_step, readout
+
+both = pytest.mark.parametrize("expansion", [Taylor(4), Quadrature(9)], ids=str)
 
 
 def inputs(*shape, dtype=torch.float32, n=3):
     return [draw(*shape, seed=i).to(dtype).requires_grad_() for i in range(n)]
 
 
-def op_arguments(backend, *, causal, state, mask, packed, save=True):
+def op_arguments(backend, *, expansion, causal, state, mask, packed, save=True):
     q, k, v = inputs(1 if packed else 2, 20, 5)
     rows = 2
-    s, z, shift = State.zeros(rows, 5) if state else (None, None, None)
+    s, z, shift = State.zeros(rows, 5, expansion=expansion) if state else (None, None, None)
     if state:
         s, z = s.requires_grad_(), z.requires_grad_()
     key_mask = torch.rand(q.shape[:2]) > 0.3 if mask else None
     cu = torch.tensor([0, 7, 20], dtype=torch.int32) if packed else None
-    return q, k, v, key_mask, cu, s, z, shift, 6, causal, backend, save
+    numbers = expansion.terms, expansion.radius
+    return q, k, v, key_mask, cu, s, z, shift, *numbers, causal, backend, save
 
 
 @backends
 @causals
+@both
 @pytest.mark.parametrize("state", [False, True], ids=["", "state"])
-@pytest.mark.parametrize("mask", [False, True], ids=["", "mask"])
-@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
-def test_opcheck_passes(backend, causal, state, mask, packed):
-    arguments = op_arguments(backend, causal=causal, state=state, mask=mask, packed=packed)
+@pytest.mark.parametrize("mask, packed", [(False, False), (True, False), (True, True)])
+def test_opcheck_passes(backend, causal, expansion, state, mask, packed):
+    given = dict(expansion=expansion, causal=causal, state=state, mask=mask, packed=packed)
+    arguments = op_arguments(backend, **given)
     torch.library.opcheck(torch.ops.eattn.ea_series, arguments)
 
 
 @causals
-def test_gradcheck_passes(causal):
+@pytest.mark.parametrize("expansion", [Taylor(2), Quadrature(9, 4.0)], ids=str)
+def test_gradcheck_passes(causal, expansion):
     q, k, v = inputs(2, 9, 3, dtype=torch.float64)
-    s, z, shift = State.zeros(2, 3, order=2, dtype=torch.float64)
-    s, z = draw(2, 3, 3, seed=7).requires_grad_(), draw(2, 3, 3, seed=8).abs().requires_grad_()
-    shift = torch.full((2, 3), 0.01, dtype=torch.float64)  # below every |k|: the shift stays put
+    shape = 2, 3, expansion.terms
+    s, z = draw(*shape, seed=7).requires_grad_(), draw(*shape, seed=8).abs().requires_grad_()
+    small = 0.0 if expansion.radius else 0.01  # below every |k|: the shift stays put
+    shift = torch.full((2, 3), small, dtype=torch.float64)
 
     def op(q, k, v, s, z):
-        options = dict(order=2, causal=causal, state=State(s, z, shift), return_state=True)
+        state = State(s, z, shift)
+        options = dict(expansion=expansion, causal=causal, state=state, return_state=True)
         y, state = ea_series(q, k, v, **options)
         return y, state.s, state.z
 
@@ -55,9 +62,12 @@ def test_gradcheck_passes(causal):
 
 @causals
 @backends
-def test_compile_needs_no_graph_break(backend, causal):
+@both
+def test_compile_needs_no_graph_break(backend, causal, expansion):
+    options = dict(expansion=expansion, causal=causal, return_state=True, backend=backend)
+
     def model(q, k, v):
-        y, state = ea_series(q, k * 0.5, v, causal=causal, return_state=True, backend=backend)
+        y, state = ea_series(q, k * 0.5, v, **options)
         return y.square().sum() + state.s.sum()
 
     eager, compiled = inputs(2, 30, 5), inputs(2, 30, 5)
@@ -68,17 +78,18 @@ def test_compile_needs_no_graph_break(backend, causal):
         torch.testing.assert_close(a.grad, b.grad)
 
 
-def test_compile_takes_steps_masks_and_packed_calls():
+@both
+def test_compile_takes_steps_masks_and_packed_calls(expansion):
     q, k, v = (draw(1, 12, 5, seed=i).float() for i in range(3))
     mask, cu = torch.rand(1, 12) > 0.5, torch.tensor([0, 5, 12], dtype=torch.int32)
 
     def model(q, k, v, mask, cu, state):
-        y = ea_series(q, k, v, causal=True, key_mask=mask, cu_seqlens=cu)
-        t, state = ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
-        return y.sum() + t.sum() + readout(q, state).sum()
+        y = ea_series(q, k, v, expansion=expansion, causal=True, key_mask=mask, cu_seqlens=cu)
+        t, state = ea_series_step(q[:, 0], k[:, 0], v[:, 0], state, expansion=expansion)
+        return y.sum() + t.sum() + readout(q, state, expansion=expansion).sum()
 
     torch._dynamo.reset()
-    arguments = (q, k, v, mask, cu, State.zeros(1, 5))
+    arguments = (q, k, v, mask, cu, State.zeros(1, 5, expansion=expansion))
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(*arguments), model(*arguments))
 
 
@@ -237,11 +248,12 @@ def test_ddp_averages_its_gradients(tmp_path):
 @causals
 @pytest.mark.parametrize("mask", [False, True], ids=["", "mask"])
 @pytest.mark.parametrize("state", [False, True], ids=["", "state"])
-def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
+@both
+def test_an_exported_program_is_made_of_plain_operators(causal, mask, state, expansion):
     class Model(torch.nn.Module):
         def forward(self, q, k, v, key_mask=None, sums=None, shift=None):
             state = None if sums is None else State(*sums, shift)
-            options = dict(order=4, causal=causal, key_mask=key_mask, state=state)
+            options = dict(expansion=expansion, causal=causal, key_mask=key_mask, state=state)
             y, after = ea_series(q, k, v, **options, return_state=True)
             return y, after.s, after.z, after.shift
 
@@ -254,8 +266,8 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
             "key_mask": torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.3
             if mask
             else None,
-            "sums": [x.float() for x in _earlier(B)[:2]] if state else None,
-            "shift": _earlier(B).shift.float() if state else None,
+            "sums": [x.float() for x in _earlier(B, expansion)[:2]] if state else None,
+            "shift": _earlier(B, expansion).shift.float() if state else None,
         }
 
     batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=4096)
@@ -277,10 +289,10 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def _earlier(batch: int) -> State:
+def _earlier(batch, expansion) -> State:
     from eattn import accumulate
 
-    return accumulate(*(draw(batch, 6, 5, seed=i) for i in range(2)), order=4)
+    return accumulate(*(draw(batch, 6, 5, seed=i) for i in range(2)), expansion=expansion)
 
 
 def test_a_lazily_negated_view_keeps_its_sign():

@@ -2,51 +2,56 @@
 
 import pytest
 import torch
-from cases import Case, assert_answers, backends, causals, make, oracle, orders, run
+from cases import Case, assert_answers, backends, causals, expansions, make, oracle, run
+
+from eattn import Quadrature, Taylor
 
 # [B, L, D]: one, primes, one past a vector, a tile (16) and a checkpoint (64)
 SHAPES = [(1, 1, 1), (2, 7, 3), (1, 17, 17), (3, 65, 5), (1, 131, 33)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+EVERY = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, range(5, 34, 2))]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
 
 
 @backends
 @causals
-@orders
+@expansions
 @dtypes
 @shapes
 @pytest.mark.parametrize("with_", ["", "mask", "state"])
-def test_backend_equals_the_reference(backend, causal, order, dtype, shape, with_):
-    case = make(shape, order=order, causal=causal, with_=with_).to(dtype)
+def test_backend_equals_the_reference(backend, causal, expansion, dtype, shape, with_):
+    case = make(shape, expansion=expansion, causal=causal, with_=with_).to(dtype)
     assert_answers(run(case, backend), oracle(case), case)
 
 
 @backends
 @causals
-@orders
+@expansions
 @dtypes
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 37, 3), (1, 150, 17)], ids=str)
 @pytest.mark.parametrize("with_", ["packed", "packed mask state"])
-def test_packed_sequences_equal_the_reference(backend, causal, order, dtype, shape, with_):
-    case = make(shape, order=order, causal=causal, with_=with_).to(dtype)
+def test_packed_sequences_equal_the_reference(backend, causal, expansion, dtype, shape, with_):
+    case = make(shape, expansion=expansion, causal=causal, with_=with_).to(dtype)
     assert_answers(run(case, backend), oracle(case), case)
 
 
 @backends
-@orders
+@expansions
 @pytest.mark.parametrize("keys", [0, 1, 19, 70])
 @pytest.mark.parametrize("with_", ["", "mask", "mask state"])
-def test_cross_attention_equals_the_reference(backend, order, keys, with_):
-    case = make((2, 33, 5), order=order, causal=False, with_=with_, keys=keys).to(torch.float32)
+def test_cross_attention_equals_the_reference(backend, expansion, keys, with_):
+    case = make((2, 33, 5), expansion=expansion, causal=False, with_=with_, keys=keys).to(
+        torch.float32
+    )
     assert_answers(run(case, backend), oracle(case), case)
 
 
 @backends
 @causals
-@pytest.mark.parametrize("order", range(0, 17, 2))
-def test_every_order_equals_the_reference(backend, order, causal):
-    case = make((2, 40, 5), order=order, causal=causal, scale=0.5).to(torch.float32)
+@pytest.mark.parametrize("expansion", EVERY, ids=str)
+def test_every_number_of_terms_equals_the_reference(backend, expansion, causal):
+    case = make((2, 40, 5), expansion=expansion, causal=causal, scale=0.5).to(torch.float32)
     assert_answers(run(case, backend), oracle(case), case)
 
 
@@ -62,14 +67,14 @@ def strided(case: Case) -> Case:
     def flipped(x):
         return x.flip(1).transpose(1, 2).contiguous().transpose(1, 2).flip(1)
 
-    return Case(last(case.q), apart(case.k), flipped(case.v), case.order, case.causal)
+    return Case(last(case.q), apart(case.k), flipped(case.v), case.expansion, case.causal)
 
 
 @backends
 @causals
 @dtypes
 def test_strides_do_not_matter(backend, causal, dtype):
-    case = make((3, 21, 18), order=6, causal=causal).to(dtype)
+    case = make((3, 21, 18), expansion=Taylor(6), causal=causal).to(dtype)
     moved = strided(case)
     assert not moved.k.is_contiguous()
     assert_answers(run(moved, backend), oracle(case), case)
@@ -90,7 +95,7 @@ def test_expanded_inputs_and_cotangents_are_read_as_they_are(backend, causal):
 @causals
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (0, 0, 1)], ids=str)
 def test_nothing_in_gives_nothing_out(backend, causal, shape):
-    case = make(shape, order=6, causal=causal).to(torch.float32)
+    case = make(shape, expansion=Taylor(6), causal=causal).to(torch.float32)
     answer = run(case, backend)
     assert answer.y.shape == shape
     assert answer.state.shift.isposinf().all() and not answer.state.s.any()
@@ -110,8 +115,10 @@ def test_mixed_dtypes_are_promoted(backend):
 @backends
 @causals
 def test_a_float64_state_makes_the_sums_float64(backend, causal):
-    case = make((2, 30, 5), order=6, causal=causal, with_="state")
-    rounded = Case(case.q.float(), case.k.float(), case.v.float(), 6, causal, state=case.state)
+    case = make((2, 30, 5), expansion=Taylor(6), causal=causal, with_="state")
+    rounded = Case(
+        case.q.float(), case.k.float(), case.v.float(), Taylor(6), causal, state=case.state
+    )
     answer, expected = run(rounded, backend), oracle(rounded)
     assert answer.y.dtype == torch.float32 and answer.state.s.dtype == torch.float64
     torch.testing.assert_close(answer.state.s, expected.state.s, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import Case, assert_near, backends, causals, draw, make, oracle, run
 
-from eattn import accumulate, ea_series, readout
+from eattn import Taylor, accumulate, ea_series, readout
 from eattn.ops import reference
 
 EPS = torch.finfo(torch.float32).eps
@@ -14,9 +14,9 @@ EPS = torch.finfo(torch.float32).eps
 
 def check(q, k, v, order: int, causal: bool, backend: str) -> None:
     """Value and gradients in float32 against the float64 oracle on the same numbers."""
-    case = Case(q.float(), k.float(), v.float(), order, causal, through_state=False)
+    case = Case(q.float(), k.float(), v.float(), Taylor(order), causal, through_state=False)
     got, want = run(case, backend), oracle(case)
-    bound = 8 * reference.condition(order) * EPS * float(v.abs().max())
+    bound = 8 * reference.condition(Taylor(order)) * EPS * float(v.abs().max())
     assert_near(got.y, want.y, bound, "y")
     for name in "qkv":
         g = want.grads[name]  # dk is a difference of terms of size 2 k v
@@ -63,7 +63,7 @@ def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
     mean = (
         v.cumsum(1) / torch.arange(1, 71).view(1, -1, 1) if causal else v.mean(1, True).expand_as(v)
     )
-    assert_near(y, mean, 16 * reference.condition(6) * EPS * 4, "y")
+    assert_near(y, mean, 16 * reference.condition(Taylor(6)) * EPS * 4, "y")
 
 
 @backends
@@ -123,13 +123,13 @@ def test_a_row_that_attends_to_nothing_gives_zero_with_zero_gradient(backend, ca
 @pytest.mark.parametrize("with_", ["mask", "mask state", "packed mask"])
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf, 1e30])
 def test_what_is_behind_the_mask_changes_nothing(backend, causal, with_, junk):
-    case = make((1, 45, 5), order=6, causal=causal, with_=with_).to(torch.float32)
+    case = make((1, 45, 5), expansion=Taylor(6), causal=causal, with_=with_).to(torch.float32)
     hidden = ~case.key_mask.unsqueeze(-1)
     spoiled = Case(
         case.q,
         case.k.masked_fill(hidden, junk),
         case.v.masked_fill(hidden, junk),
-        6,
+        case.expansion,
         causal,
         case.key_mask,
         case.cu_seqlens,
@@ -146,8 +146,8 @@ def test_what_is_behind_the_mask_changes_nothing(backend, causal, with_, junk):
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
 def test_nan_and_inf_stay_in_their_channel(backend, causal, name, junk):
-    case = make((2, 37, 21), order=6, causal=causal).to(torch.float32)
-    spoiled = Case(case.q, case.k, case.v, 6, causal)
+    case = make((2, 37, 21), expansion=Taylor(6), causal=causal).to(torch.float32)
+    spoiled = Case(case.q, case.k, case.v, case.expansion, causal)
     getattr(spoiled, name).data = getattr(case, name).clone()
     clean = run(case, backend)
     getattr(spoiled, name)[:, 11, 4] = junk
@@ -177,7 +177,7 @@ def test_half_precision_survives_keys_that_underflow_in_it(backend, causal):
     for dtype in (torch.float16, torch.bfloat16):
         q, v = draw(1, 60, 5, seed=1), draw(1, 60, 5, seed=2)
         k = draw(1, 60, 5, seed=3) + 8
-        case = Case(q, k, v, 6, causal, through_state=False).to(dtype)
+        case = Case(q, k, v, Taylor(6), causal, through_state=False).to(dtype)
         got, want = run(case, backend), oracle(case)
         assert_near(got.y, want.y, torch.finfo(dtype).eps * float(v.abs().max()), "y")
         assert all(got.grads[name].isfinite().all() for name in "qkv")
@@ -185,7 +185,7 @@ def test_half_precision_survives_keys_that_underflow_in_it(backend, causal):
 
 @backends
 def test_a_far_outlier_key_gets_no_weight_and_no_gradient(backend):
-    case = make((1, 30, 4), order=12, causal=True).to(torch.float32)
+    case = make((1, 30, 4), expansion=Taylor(12), causal=True).to(torch.float32)
     case.k[:, 3] = 1e3
     answer = run(case, backend)
     assert answer.y.isfinite().all()

@@ -28,7 +28,7 @@ from eattn.bench.peak import peak_extra_bytes
 from eattn.bench.progress import Tick, progress
 from eattn.bench.promise import judge
 from eattn.info import cores
-from eattn.ops import ea_series, reference
+from eattn.ops import Taylor, ea_series, reference
 
 SECONDS = {"ours": 0.15, "sdpa": 7.0, "paper": 13.0}  # roughly, to plan the progress bar
 BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
@@ -96,13 +96,14 @@ def check(plan: Plan) -> Row:
     worst = 0.0
     for causal in (True, False):
         results = []
-        for op, dtype in ((reference.ea_series_shifted, torch.float64), (ea_series, torch.float32)):
+        options = dict(expansion=Taylor(plan.order), causal=causal)
+        for op, dtype in ((reference.ea_expanded, torch.float64), (ea_series, torch.float32)):
             q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
-            results.append(value_and_gradients(op, q, k, v, gy, order=plan.order, causal=causal))
+            results.append(value_and_gradients(op, q, k, v, gy, **options))
         for expected, found in zip(*results, strict=True):
             worst = max(worst, float((expected - found).abs().max() / expected.abs().max()))
     # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
-    if not worst < 20 * reference.condition(plan.order) * torch.finfo(torch.float32).eps:
+    if not worst < 20 * reference.condition(Taylor(plan.order)) * torch.finfo(torch.float32).eps:
         raise RuntimeError(f"the operator is wrong by {worst:.1e} here, so nothing was timed")
     return {"what": "correctness", "who": "ours", "shape": shape, "error": worst}
 

@@ -9,7 +9,7 @@ from eattn.bench.contenders import Work, inputs
 from eattn.bench.measure import Row
 from eattn.nn import ElementwiseAttention
 from eattn.nn.block import TransformerBlock, TransformerConfig
-from eattn.ops import reference
+from eattn.ops import Taylor, reference
 
 SUM = "q+k+v"  # the block without attention: nothing that mixes tokens can be cheaper
 
@@ -67,6 +67,6 @@ def check() -> Row:
     q, k, v = layer.in_proj(x.double()).chunk(3, -1)
     expected = layer.out_proj(reference.ea_series(q, k, v, order=6))
     error = float((y - expected).abs().max() / expected.abs().max())
-    if not error < reference.condition(6) * torch.finfo(torch.float32).eps:
+    if not error < reference.condition(Taylor(6)) * torch.finfo(torch.float32).eps:
         raise RuntimeError(f"the layer is wrong by {error:.1e} here, so nothing was timed")
     return {"error": error}

@@ -12,7 +12,19 @@ from eattn.ops import Expansion, Quadrature, Taylor
 from eattn.ops.expansion import MAX_ORDER, NODES
 
 # One of each; `ea-N` takes any even N, `ea-qN` any odd one.
-MIXERS = ("ea", "ea-2", "ea-6", "ea-q17", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
+MIXERS = (
+    "ea",
+    "ea-2",
+    "ea-6",
+    "ea-q17",
+    "sa",
+    "sa-math",
+    "la",
+    "aft",
+    "taylor",
+    "gru",
+    "linear-rnn",
+)
 AFT_LEN = 512  # positions AFT learns when it is not told how many
 
 

@@ -96,7 +96,7 @@ def backward(
 
     def emit_query(t: int, pair: Pair) -> None:
         (num, den), (dnum, dden) = call.kernel.read(*call.query(t), pair, slope=True)
-        empty, g = den == 0, gy_at[t].to(call.dtype)
+        empty, g = den <= call.kernel.tiny, gy_at[t].to(call.dtype)
         y = num.div_(den).masked_fill_(empty, 0)
         dq_at[t] = dnum.addcmul_(y, dden, value=-1).div_(den).mul_(g).masked_fill_(empty, 0)
         a = torch.mul(g, scale, out=weights[t, 1]).div_(den).masked_fill_(empty, 0)
@@ -205,7 +205,13 @@ class _Call:
 
 
 def _scan(
-    kernel: Features, steps: range, token: Token, emit: Emit, m: Tensor, start: Tensor, shift: Tensor
+    kernel: Features,
+    steps: range,
+    token: Token,
+    emit: Emit,
+    m: Tensor,
+    start: Tensor,
+    shift: Tensor,
 ) -> Tensor:
     """Running sums from `start` at `shift` along the path m [T, B, C, D], in the order of `steps`.
 
@@ -324,7 +330,12 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _packed_forward(
-    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any], *, expansion: Expansion, causal: bool
+    cu_seqlens: Tensor,
+    tokens: Sequence[Any],
+    rows: Sequence[Any],
+    *,
+    expansion: Expansion,
+    causal: bool,
 ) -> Outputs:
     """One call per sequence of (q, k, v, key_mask), with a row of (s, z, shift) each."""
     parts = [

@@ -3,13 +3,14 @@
 An expansion is a name with numbers; `ops.features` evaluates it in PyTorch, `native/` in C++.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 MAX_ORDER = 16
 NODES = range(5, 34, 2)
 MAX_RADIUS = 6.5  # e^-2x^2 there is the least that float32 holds in full
-COARSEST = 1.0  # spacing of nodes; at it, weights are off by a fifth already
+USUAL = 0.5  # spacing of nodes: weights are within 1e-4
+COARSEST = 1.0  # at which they are off by a fifth already
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Quadrature:
     """
 
     nodes: int = 17
-    radius: float = field(default=0.0)
+    radius: float = None  # type: ignore[assignment]  # never None once it is made
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, bool) or not isinstance(self.nodes, int):
@@ -57,16 +58,20 @@ class Quadrature:
             raise ValueError(
                 f"nodes must be odd and between {NODES[0]} and {NODES[-1]}, got {self.nodes}"
             )
+        if self.radius is None:
+            object.__setattr__(self, "radius", self._usual())
         if isinstance(self.radius, bool) or not isinstance(self.radius, int | float):
             raise TypeError(f"radius must be a number, got {type(self.radius).__name__}")
+        object.__setattr__(self, "radius", float(self.radius))
         widest = min((self.nodes // 2) * COARSEST, MAX_RADIUS)
-        radius = float(self.radius) or min((self.nodes // 2) / 2, MAX_RADIUS)
-        if not 0 < radius <= widest:
+        if not 0 < self.radius <= widest:
             raise ValueError(
                 f"radius must be above 0 and at most {widest:g} for {self.nodes} nodes,"
                 f" got {self.radius:g}"
             )
-        object.__setattr__(self, "radius", radius)
+
+    def _usual(self) -> float:
+        return min(self.nodes // 2 * USUAL, MAX_RADIUS)
 
     @property
     def terms(self) -> int:
@@ -74,8 +79,7 @@ class Quadrature:
         return self.nodes
 
     def __str__(self) -> str:
-        standard = Quadrature(self.nodes) == self if self.radius else True
-        return f"q{self.nodes}" + ("" if standard else f"r{self.radius:g}")
+        return f"q{self.nodes}" + ("" if self.radius == self._usual() else f"r{self.radius:g}")
 
 
 Expansion = Taylor | Quadrature

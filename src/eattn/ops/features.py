@@ -24,6 +24,7 @@ class Features(Protocol):
     """What the scan knows of an expansion."""
 
     c: list[float]
+    tiny: float  # a den up to this is of keys too far away to have a gradient
 
     def size(self, k: Tensor) -> Tensor:
         """The shift is the least of it."""
@@ -67,6 +68,7 @@ class Powers:
 
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
+        self.tiny = 0.0
         self.order = order
         self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
 
@@ -116,18 +118,26 @@ class Bells:
         self.step = float(torch.tensor(4 * radius / self.middle, dtype=dtype))
         h = self.step / 4
         self.c = [1.0] * nodes
+        self.tiny = 0.0 if dtype == torch.float64 else 1e-30
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def size(self, k: Tensor) -> Tensor:
         return torch.zeros_like(k)  # no function is too small where it matters
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        return self.query(k)
+        return self._chain(k, -2.0)
 
     def query(self, q: Tensor) -> Chain:
-        x = self._inside(q)
+        """Times e^(1.5 q^2): so den is no 0 when all keys are at the other edge, and not too large
+        for float32 with any number of keys at this one.
+        """
+        return self._chain(q, -0.5)
+
+    def _chain(self, x: Tensor, c: float) -> Chain:
+        """Starts at e^(c x^2)."""
+        x = self._inside(x)
         power = (x * self.step).mul_(LOG2E)
-        return (torch.exp2(power), torch.exp2(-power)), (x * x).mul_(-2 * LOG2E).exp2_()
+        return (torch.exp2(power), torch.exp2(-power)), (x * x).mul_(c * LOG2E).exp2_()
 
     def slope(self, k: Tensor) -> Tensor:
         return self._inside(k).mul_(-4)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eattn.ops.expansion import Expansion, Taylor
+
 
 class State(NamedTuple):
     """Sums over the tokens seen so far (Eq. 12, Eq. 13): [B, D, N] each, for any L."""
@@ -69,54 +71,58 @@ def readout(q: Tensor, state: State) -> Tensor:
     return (weight * state.s).sum(-1) / (weight * state.z).sum(-1)
 
 
-def ea_series_shifted(
+Sums = tuple[Tensor, Tensor, Tensor]  # s, z and shift, as in eattn.State
+
+
+def ea_expanded(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    order: int,
+    expansion: Expansion,
     causal: bool = False,
     key_mask: Tensor | None = None,
-    state: tuple[Tensor, Tensor, Tensor] | None = None,
+    state: Sums | None = None,
 ) -> Tensor:
-    """Eq. 5 and Eq. 6 for keys of any size: y_i = sum_j w_ij P(2 q_i k_j) v_j / (the same, v = 1).
+    """Eq. 5 and Eq. 6 for keys of any size: y_i = sum_j w_ij K(q_i, k_j) v_j / (the same, v = 1).
 
-    w_ij = e^(m_i^2 - k_j^2) with m_i the least |k_j| that row i attends to: m cancels in the ratio,
-    and where the literal e^(-k^2) is 0/0 (|k| > 27 in float64) the nearest key keeps weight 1.
-    The exponent is a product, as a difference of rounded squares would lose its digits.
+    For Taylor K = P(2qk) and w_ij = e^(m_i^2 - k_j^2) with m_i the least |k_j| that row i attends
+    to: m cancels in the ratio, and where the literal e^(-k^2) is 0/0 (|k| > 27 in float64) the
+    nearest key keeps weight 1. The exponent is a product, as a difference of rounded squares would
+    lose its digits. For Quadrature K = sum_m f_m(q) f_m(k), and w = 1.
     O(LLD) time and memory; rows that attend to nothing give 0, with zero gradient. `state` holds
-    earlier keys, which every row attends to: (s, z, shift) as `accumulate_shifted` returns them.
+    earlier keys, which every row attends to: (s, z, shift) as `accumulate_expanded` returns them.
     """
     hidden = _hidden(q, k, causal, key_mask)
     k, v = _real(k, key_mask).unsqueeze(1), _real(v, key_mask).unsqueeze(1)  # [B, 1, j, D]
-    size = k.abs().expand(-1, q.shape[1], -1, -1)
+    size = _size(k, expansion).expand(-1, q.shape[1], -1, -1)
     m = size.detach().masked_fill(hidden, torch.inf)
     m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)
     if state is not None:
         m = m.minimum(state[2].detach()[:, None, None])
     m = m.masked_fill(m == torch.inf, 0.0)  # no key at all: any number will do, w is 0
     w = torch.exp(((m - size) * (m + size)).masked_fill(hidden, -torch.inf))
-    w = w * _polynomial(2 * q.unsqueeze(2) * k, order)  # [B, i, j, D]
+    w = w * _kernel(q.unsqueeze(2), k, expansion)  # [B, i, j, D]
     num, den = (w * v).sum(2), w.sum(2)
     if state is not None:
         s, z, shift = (x.unsqueeze(1) for x in state)
         m = m.squeeze(2)
         weight = torch.exp((m - shift) * (m + shift)).unsqueeze(-1)
-        weight = weight * taylor(order, q) * powers(q, order)
+        weight = weight * coefficients(expansion, q) * features(q, expansion)
         num, den = num + (weight * s).sum(-1), den + (weight * z).sum(-1)
     return num / den.masked_fill(den == 0, 1.0)
 
 
-def accumulate_shifted(
+def accumulate_expanded(
     k: Tensor,
     v: Tensor,
     *,
-    order: int,
+    expansion: Expansion,
     key_mask: Tensor | None = None,
-    state: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. 12 and Eq. 13 over all of k and v [B, L, D], relative to the least |k|: (s, z, shift)."""
-    size = k.abs().detach()
+    state: Sums | None = None,
+) -> Sums:
+    """Eq. 12 and Eq. 13 over all of k and v [B, L, D], relative to the shift: (s, z, shift)."""
+    size = _size(k, expansion).detach()
     if key_mask is not None:
         size = size.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
     k, v = _real(k, key_mask), _real(v, key_mask)
@@ -124,8 +130,9 @@ def accumulate_shifted(
     if state is not None:
         m = m.minimum(state[2].detach())
     finite = m.masked_fill(m == torch.inf, 0.0).unsqueeze(1)
-    w = torch.exp((finite - k.abs()) * (finite + k.abs()))
-    w = w.masked_fill(size == torch.inf, 0.0).unsqueeze(-1) * powers(k, order)  # [B, L, D, N]
+    own = _size(k, expansion)
+    w = torch.exp((finite - own) * (finite + own))
+    w = w.masked_fill(size == torch.inf, 0.0).unsqueeze(-1) * features(k, expansion)  # [B, L, D, N]
     s, z = (w * v.unsqueeze(-1)).sum(1), w.sum(1)
     if state is not None:
         finite = finite.squeeze(1)
@@ -134,13 +141,49 @@ def accumulate_shifted(
     return s, z, m
 
 
-@functools.cache
-def condition(order: int) -> float:
-    """kappa = max_x sum_n |x^n / n!| / P(x): by how much reading the series amplifies rounding.
+def features(x: Tensor, expansion: Expansion) -> Tensor:
+    """x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
 
-    P is the Taylor polynomial of e^x of this order, least against its terms at negative x. An
-    output carries an error of a small multiple of kappa * eps * max|v|.
+    Outside of the grid x counts as its edge, and its gradient is the one there.
     """
+    if isinstance(expansion, Taylor):
+        return powers(x, expansion.order)
+    half, radius = expansion.nodes // 2, expansion.radius
+    nodes = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device) * (radius / half)
+    inside = x + (x.clamp(-radius, radius) - x).detach()
+    return torch.exp(-2 * (inside.unsqueeze(-1) - nodes).square())
+
+
+def coefficients(expansion: Expansion, like: Tensor) -> Tensor:
+    """c_n of K(q, k) = sum_n c_n f_n(q) f_n(k) -> [N]; those of a quadrature cancel in y."""
+    if isinstance(expansion, Taylor):
+        return taylor(expansion.order, like)
+    return like.new_ones(expansion.nodes)
+
+
+def _kernel(q: Tensor, k: Tensor, expansion: Expansion) -> Tensor:
+    """sum_n c_n f_n(q) f_n(k), less the weight e^(-k^2) of a Taylor expansion."""
+    if isinstance(expansion, Taylor):
+        return _polynomial(2 * q * k, expansion.order)
+    return (features(q, expansion) * features(k, expansion)).sum(-1)
+
+
+def _size(k: Tensor, expansion: Expansion) -> Tensor:
+    """What the shift is the least of."""
+    return k.abs() if isinstance(expansion, Taylor) else torch.zeros_like(k)
+
+
+@functools.cache
+def condition(expansion: Expansion) -> float:
+    """By how much reading an expansion amplifies rounding: y is off by some kappa * eps * max|v|.
+
+    For Taylor kappa = max_x sum_n |x^n / n!| / P(x), with P the polynomial of e^x of this order,
+    least against its terms at negative x. Bells are positive and nothing cancels, but each is a
+    power of a rounded number, the more so the farther out.
+    """
+    if not isinstance(expansion, Taylor):
+        return 1 + expansion.radius**2
+    order = expansion.order
     x = -torch.linspace(0, 2 * order + 1, 100_001, dtype=torch.float64)
     return float((_polynomial(-x, order) / _polynomial(x, order)).max())
 

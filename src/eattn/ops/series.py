@@ -97,8 +97,10 @@ def ea_series(
     """y_i = sum_j w_ij v_j / sum_j w_ij, w_ij = e^(-k_j^2) P(2 q_i k_j), P the Taylor polynomial of
     e^x to the even power `order`, in O(NLD) time and O(LD) memory (Eq. 5; causal: Eq. 6).
 
-    `expansion`, if there is one, takes the place of `order`: `Quadrature(25)` is EA itself, to 1e-4,
-    for q and k of up to 6. q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True for real keys.
+    `expansion`, if there is one, takes the place of `order`: `Quadrature(25)` is EA itself, to
+    1e-4, for q and k of up to 6.
+
+    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. `key_mask` [B, Lk] is True for real keys.
     `cu_seqlens` [n + 1] packs n sequences along L, with B = 1. `state` holds earlier keys; with
     `return_state` comes the state that also holds these, one row per sequence.
 
@@ -262,7 +264,8 @@ _library.define(
 _library.define(
     f"ea_series_backward(Tensor gy, Tensor? gs, Tensor? gz, {_SCHEMA_INPUTS},"
     " Tensor final_s, Tensor final_z, Tensor final_shift, Tensor saved,"
-    " int terms, float radius, bool causal, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " int terms, float radius, bool causal, str backend)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -304,9 +307,7 @@ def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
     _, _, _, q, k, v, _, _, s, _, _, final_s, *_ = args
     rows, D, N = final_s.shape
     like = final_s.dtype, final_s.device
-    sums = [
-        final_s.new_empty(0) if s is None else empty_sums(rows, D, N, *like) for _ in range(2)
-    ]
+    sums = [final_s.new_empty(0) if s is None else empty_sums(rows, D, N, *like) for _ in range(2)]
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *sums
 
 

@@ -10,15 +10,16 @@ namespace {
 
 // N nodes u_m = m h, |m| <= M, on [-radius, radius]. As e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
 // X e^-2h^2(2m + 1), with X = e^(4 h x), powers of X walking outward from the central node take the
-// place of an exponential for each; none is above 1. x outside of the grid counts as its edge, and
+// place of an exponential for each. x outside of the grid counts as its edge, and
 // its gradient is the one there, so that what has wandered out can come back.
 template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
-  static constexpr Real kLift = 1;  // den is never large, and may be as small as e^-81
+  static constexpr Real kLift = kDouble ? 1 : Real(65536);
+  static constexpr Real kTiny = kDouble ? 0 : Real(1e-30);
   using Sums = ::Sums<N>;
   struct Point {
-    V first, up, down;  // e^-2x^2, X, 1 / X
+    V first, up, down;  // at the central node, X, 1 / X
   };
 
   Real radius, step;
@@ -32,14 +33,10 @@ template <int N> struct Quadrature {
   static INLINE Real c(int) { return 1; }
 
   INLINE V inside(V x) const { return max(-splat(radius), min(splat(radius), x)); }
-  INLINE Point at(V x) const {
-    x = inside(x);
-    // Squares and products with what rounding took from them: powers would multiply that.
-    const V square = x * x, lost = fma(x, x, -square);
-    const V power = x * step, missed = fma(x, splat(step), -power);
-    const V first = exp(-2 * square), up = exp(power), down = exp(-power);
-    return {fma(first, -2 * lost, first), fma(up, missed, up), fma(down, -missed, down)};
-  }
+  INLINE Point key(V k) const { return at(inside(k), -2); }
+  // Times e^(1.5 q^2), which cancels in y: so den is no 0 when all keys are at the other edge, and
+  // not too large for float with any number of keys at this one.
+  INLINE Point query(V q) const { return at(inside(q), Real(-0.5)); }
   static INLINE V size(V) { return V{}; }
   static INLINE V weight(V, V) { return splat(1); }  // it is in `first`
   INLINE V slope(V k) const { return -4 * inside(k); }
@@ -65,6 +62,14 @@ template <int N> struct Quadrature {
   }
 
  private:
+  // first = e^(c x^2). Squares and products with what rounding took from them: powers would multiply
+  // that.
+  INLINE Point at(V x, Real c) const {
+    const V square = x * x, lost = fma(x, x, -square);
+    const V power = x * step, missed = fma(x, splat(step), -power);
+    const V first = exp(c * square), up = exp(power), down = exp(-power);
+    return {fma(first, c * lost, first), fma(up, missed, up), fma(down, -missed, down)};
+  }
   // f(n, u e^-2(x - u_m)^2) for every node.
   template <class F> INLINE void outward(const Point &x, V u, F f) const {
     V right = u * x.first, left = right;

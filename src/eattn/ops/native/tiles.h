@@ -22,19 +22,22 @@ template <class E> struct Tiles {
   // What the expansion needs to know of every row of a tile. If it takes exponentials they are made
   // ahead of the walk: one is a long chain of operations, and on its own those of several tokens
   // overlap.
-  struct Points {
+  template <bool kKeys> struct Points {
     const E &e;
     Rows<const Real> rows;
     Point made[E::kPrepares ? kTile : 1];
     INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
       if constexpr (E::kPrepares)
-        for (int t = 0; t < count; ++t) made[t] = e.at(rows[t]);
+        for (int t = 0; t < count; ++t) made[t] = make(t);
     }
+    INLINE Point make(int t) const { return kKeys ? e.key(rows[t]) : e.query(rows[t]); }
     INLINE Point operator[](int t) const {
       if constexpr (E::kPrepares) return made[t];
-      else return e.at(rows[t]);
+      else return make(t);
     }
   };
+  using KeyPoints = Points<true>;
+  using QueryPoints = Points<false>;
 
   // Shift and weight of every key of a tile, ahead of the walk for the same reason.
   struct Weights {
@@ -55,7 +58,7 @@ template <class E> struct Tiles {
   // Keys and values join the sums (Eq. 12, Eq. 13).
   struct Keys {
     const E &e;
-    const Points &k;
+    const KeyPoints &k;
     Rows<const Real> v;
     const uint8_t *mask;
     const Weights &weights;
@@ -69,7 +72,7 @@ template <class E> struct Tiles {
   // Queries join the reverse sums: the mirror of Keys.
   struct Queries {
     const E &e;
-    const Points &q;
+    const QueryPoints &q;
     Adjoint from;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       const int64_t o = t * from.stride;
@@ -80,6 +83,11 @@ template <class E> struct Tiles {
 
   // y = num / den (Eq. 16); a row that attends to nothing gives 0.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
+
+  // What a query has to say to the reverse sums.
+  static INLINE V adjoint(V gy, V den) {
+    return select(den <= E::kTiny, V{}, gy * E::kLift / den);
+  }
 
   static INLINE V query_gradient(const Reading &o, V y, V a) {
     return a * o.r * fma(-y, o.dz, o.ds) * (1 / E::kLift);
@@ -108,7 +116,7 @@ template <class E> struct Tiles {
 
   static void accumulate(const E &e, const Spot &at, B &b) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    const Points k(e, ks.rows, at.rows);
+    const KeyPoints k(e, ks.rows, at.rows);
     const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
     walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights}, Nothing{});
   }
@@ -116,9 +124,9 @@ template <class E> struct Tiles {
   static void causal(const E &e, const Spot &at, B &b) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     Output ys(at.queries(at.a.y), at.query_bytes());
-    const Points q(e, qs.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     const Sink y = ys.rows;
-    const Points k(e, ks.rows, at.rows);
+    const KeyPoints k(e, ks.rows, at.rows);
     const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
     walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
@@ -130,7 +138,7 @@ template <class E> struct Tiles {
   static void readout(const E &e, const Spot &at, const Sums &base) {
     const Input qs(at.queries(at.a.q));
     Output ys(at.queries(at.a.y), at.query_bytes());
-    const Points q(e, qs.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     const Sink y = ys.rows;
     for (int i = 0; i < at.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
@@ -143,15 +151,15 @@ template <class E> struct Tiles {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     const Input gs(at.queries(at.a.gy));
     Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const Points q(e, qs.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     const Rows<const Real> gy = gs.rows;
     const Sink dq = dqs.rows;
-    const Points k(e, ks.rows, at.rows);
+    const KeyPoints k(e, ks.rows, at.rows);
     const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
     walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<true, true>(q[i], base, local);
-                     const V y = quotient(o.s, o.z), a = quotient(gy[i] * E::kLift, o.z);
+                     const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
                      dq.put(i, query_gradient(o, y, a));
                      store(to.a + i * to.stride, a);
                      store(to.m + i * to.stride, m);
@@ -161,7 +169,7 @@ template <class E> struct Tiles {
 
   static void reverse_sums(const E &e, const Spot &at, B &b, Adjoint from) {
     const Input qs(at.queries(at.a.q));
-    const Points q(e, qs.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     walk<E, true>(e, b, at.rows, Queries{e, q, from}, Nothing{});
   }
 
@@ -172,7 +180,8 @@ template <class E> struct Tiles {
     const bool lent = from.a == (Real *)wv.x.data + wv.offset();
     const int64_t bytes = lent ? 0 : at.key_bytes();
     Output dks(wk, bytes), dvs(wv, bytes);
-    const Points x(e, ks.rows, at.rows), q(e, qs.rows, at.rows);
+    const KeyPoints x(e, ks.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
@@ -191,14 +200,14 @@ template <class E> struct Tiles {
   static void full_dq(const E &e, const Spot &at, const Sums &base, B &b) {
     const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
     Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const Points q(e, qs.rows, at.rows);
+    const QueryPoints q(e, qs.rows, at.rows);
     const Rows<const Real> gy = gs.rows;
     const Sink dq = dqs.rows;
     walk<E, false>(
         e, b, at.rows,
         [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
           const Reading o = e.template read<true, true>(q[i], base);
-          const V y = quotient(o.s, o.z), a = quotient(gy[i] * E::kLift, o.z);
+          const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
           dq.put(i, query_gradient(o, y, a));
           e.add_scaled(local, q[i], a, y);
         },
@@ -208,7 +217,7 @@ template <class E> struct Tiles {
   static void full_dkdv(const E &e, const Spot &at, const Sums &base, V m) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
     Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
-    const Points x(e, ks.rows, at.rows);
+    const KeyPoints x(e, ks.rows, at.rows);
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
