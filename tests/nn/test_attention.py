@@ -159,9 +159,10 @@ def test_a_high_order_comes_close_to_exact_attention():
     assert errors[0] > 5 * errors[1] > 500 * errors[2]
 
 
-def test_the_layer_tells_its_order():
-    assert "dim=7, order=6, causal=True" in repr(ElementwiseAttention(7, causal=True))
-    assert "dim=7, order=None, causal=False" in repr(ElementwiseAttention(7, order=None))
+def test_the_layer_tells_its_expansion():
+    told = "dim=7, expansion=Taylor(order=6), causal=True"
+    assert told in repr(ElementwiseAttention(7, causal=True))
+    assert "dim=7, expansion=None, causal=False" in repr(ElementwiseAttention(7, order=None))
 
 
 def test_queries_and_keys_start_small_and_values_of_unit_size():
@@ -238,12 +239,12 @@ CALLS = {
     "a state of order 2": (
         lambda: CAUSAL(X, state=State.zeros(2, 12, order=2)),
         ValueError,
-        "state must be of order 6, got order 2",
+        "state must have the 7 terms of Taylor(order=6), got 3 terms",
     ),
     "a step after order 2": (
         lambda: CAUSAL.step(X[:, 0], State.zeros(2, 12, order=2)),
         ValueError,
-        "state must be of order 6, got order 2",
+        "state must have the 7 terms of Taylor(order=6), got 3 terms",
     ),
 }
 

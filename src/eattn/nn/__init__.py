@@ -6,6 +6,7 @@ from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fie
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 from eattn.nn.mixer import Mixer
 from eattn.nn.mixers import MIXERS, check_mixer, make_mixer
+from eattn.nn.placement import Placement
 from eattn.nn.stand_in import MultiheadStandIn, replace_attention
 from eattn.nn.states import DecodingState
 
@@ -18,6 +19,7 @@ __all__ = [
     "LearnedPositions",
     "Mixer",
     "MultiheadStandIn",
+    "Placement",
     "TransformerBlock",
     "TransformerConfig",
     "TransformerEncoder",

@@ -8,15 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
+from eattn.nn.placement import SPREAD, Center, Placement
 from eattn.nn.states import KVCache, check_cache
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
 from eattn.ops.expansion import chosen
-
-# Standard deviation of q and k at the start, for inputs of unit variance: EA-6 is then within a
-# per cent of exact EA, which it is not at 1.
-SPREAD = 0.5
 
 
 class ElementwiseAttention(Mixer):
@@ -26,6 +23,8 @@ class ElementwiseAttention(Mixer):
     there is one, takes its place: `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
     All share their parameters: a state dict of one loads into another. Decoding with a series keeps
     an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
+
+    `qk_norm`, `bandwidth` and `center` keep q and k where an expansion is good: see `Placement`.
 
     >>> layer = ElementwiseAttention(64, causal=True)
     >>> x = torch.randn(2, 100, 64)
@@ -43,6 +42,9 @@ class ElementwiseAttention(Mixer):
         expansion: Expansion | None = None,
         causal: bool = False,
         bias: bool = True,
+        qk_norm: bool = False,
+        bandwidth: bool = False,
+        center: Center | None = None,
     ) -> None:
         super().__init__(dim, causal=causal)
         exact = order is None and expansion is None
@@ -52,6 +54,10 @@ class ElementwiseAttention(Mixer):
         self.out_proj = projection(dim, 1, bias=bias)
         with torch.no_grad():
             self.in_proj.weight[: 2 * dim] *= SPREAD
+        self.placement = None
+        if qk_norm or bandwidth or center is not None:
+            options: Any = dict(qk_norm=qk_norm, bandwidth=bandwidth, center=center)
+            self.placement = Placement(dim, **options, causal=causal)
 
     def forward(
         self,
@@ -75,7 +81,9 @@ class ElementwiseAttention(Mixer):
         else:
             check_tokens("x", x, "[B, L, D]", self.dim)
             context = self._check_context(context, key_mask, len(x))
-        q, k, v = self._project(x, context)
+        if state is not None or return_state:
+            self._check_keeps("state" if state is not None else "return_state")
+        q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
         if self.expansion is None:
             y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
         else:
@@ -100,7 +108,7 @@ class ElementwiseAttention(Mixer):
         if self.expansion is None:
             y, state = self.forward(x_t.unsqueeze(1), state=state, return_state=True)
             return y.squeeze(1), state
-        q, k, v = self.in_proj(x_t).chunk(3, -1)
+        q, k, v = (x.squeeze(1) for x in self.qkv(x_t.unsqueeze(1)))
         if state is not None:
             check_state(state, len(q), q, self.expansion)
         else:
@@ -109,6 +117,26 @@ class ElementwiseAttention(Mixer):
             state = State.zeros(len(q), self.dim, expansion=self.expansion, **like)
         y, state = ea_series_step(q, k, v, state, expansion=self.expansion)
         return self.out_proj(y), state
+
+    def qkv(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        *,
+        context: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the operator is given for x."""
+        q, k, v = self._project(x, context)
+        if self.placement is not None:
+            q, k = self.placement(q, k, key_mask, cu_seqlens)
+        return q, k, v
+
+    def _check_keeps(self, what: str) -> None:
+        if self.placement is not None and self.placement.center == "mean":
+            raise ValueError(
+                f"{what} goes without center='mean': the keys of a state have another centre"
+            )
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if context is None:

@@ -6,6 +6,7 @@ from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
 from eattn.nn.linear import LinearAttention
 from eattn.nn.mixer import Mixer
+from eattn.nn.placement import Center
 from eattn.nn.recurrent import GRU, LinearRNN
 from eattn.nn.softmax import SoftmaxAttention
 from eattn.ops import Expansion, Quadrature, Taylor
@@ -25,6 +26,7 @@ MIXERS = (
     "gru",
     "linear-rnn",
 )
+OPTIONS = ("norm", "bandwidth", "center")  # after an EA, with a plus
 AFT_LEN = 512  # positions AFT learns when it is not told how many
 
 
@@ -40,6 +42,9 @@ def make_mixer(
     recurrence. `heads` matters to sa, sa-math, la and taylor; `max_len` to aft, which learns that
     many positions (512 if None), and to the cache of sa and sa-math.
 
+    What keeps q and k of an EA in range goes by name too, after a plus: `ea-6+norm`, `+bandwidth`,
+    `+center` (the mean of the keys, or a learnt one if causal), in any number; see `Placement`.
+
     >>> import torch
     >>> mixer = make_mixer("ea-6", 32, causal=True)
     >>> y_t, state = mixer.step(torch.randn(2, 32))
@@ -47,6 +52,7 @@ def make_mixer(
     (torch.Size([2, 32]), 3840)
     """
     expansion = check_mixer(name)
+    name, *options = name.split("+")
     match name:
         case "sa" | "sa-math":
             math = name == "sa-math"
@@ -61,13 +67,28 @@ def make_mixer(
             return GRU(dim, causal=causal)
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
-    return ElementwiseAttention(dim, order=None, expansion=expansion, causal=causal)
+    center: Center = "learnt" if causal else "mean"
+    return ElementwiseAttention(
+        dim,
+        order=None,
+        expansion=expansion,
+        causal=causal,
+        qk_norm="norm" in options,
+        bandwidth="bandwidth" in options,
+        center=center if "center" in options else None,
+    )
 
 
 def check_mixer(name: str) -> Expansion | None:
     """The expansion of a series, None for any other known name; ValueError for an unknown one."""
     if not isinstance(name, str):
         raise TypeError(f"mixer must be a name, got {type(name).__name__}")
+    whole, (name, *options) = name, name.split("+")
+    if wrong := [option for option in options if option not in OPTIONS or name[:2] != "ea"]:
+        raise ValueError(
+            f"unknown mixer {whole!r}: +{wrong[0]} is none of"
+            f" {', '.join('+' + option for option in OPTIONS)}, which go after ea, ea-N and ea-qN"
+        )
     if name in MIXERS and not name.startswith("ea-"):
         return None
     series = re.fullmatch(r"ea-(q?)(\d+)", name)
