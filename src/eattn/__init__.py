@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eattn import data, models, nn, ops, timeseries, train
+    from eattn.diagnosis import diagnose
     from eattn.ops import (
         Quadrature,
         State,
@@ -35,6 +36,7 @@ __all__ = [
     "accumulate",
     "backends",
     "data",
+    "diagnose",
     "ea",
     "ea_series",
     "ea_series_step",
@@ -54,7 +56,8 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"eattn.{name}")
     if name in __all__:
-        value = getattr(import_module("eattn.ops"), name)
+        home = "eattn.diagnosis" if name == "diagnose" else "eattn.ops"
+        value = getattr(import_module(home), name)
         globals()[name] = value  # found directly from now on
         return value
     raise AttributeError(f"module 'eattn' has no attribute {name!r}")

@@ -1,0 +1,116 @@
+"""The error that is reported is the error that is there, and what is called enough is enough."""
+
+import pytest
+import torch
+
+from eattn import Quadrature, Taylor, diagnose, ea, ea_series
+from eattn.models import Forecaster, SequenceClassifier
+from eattn.nn import ElementwiseAttention, make_mixer
+
+
+def layer(mixer: str = "ea-6", *, scale: float = 1.0, causal: bool = False) -> ElementwiseAttention:
+    torch.manual_seed(0)
+    made = make_mixer(mixer, 8, causal=causal)
+    with torch.no_grad():
+        made.in_proj.weight[:16] *= scale / 0.5  # q and k of this spread
+    return made
+
+
+def batch(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mixer", ["ea-2", "ea-6", "ea-q9"])
+def test_the_error_is_that_of_the_layer(mixer, causal):
+    made, x = layer(mixer, causal=causal), batch(3, 40, 8)
+    (found,) = diagnose(made, x).layers
+    q, k, v = (part.detach().double() for part in made.qkv(x))
+    exact = ea(q, k, v, causal=causal)
+    off = ea_series(q, k, v, expansion=made.expansion, causal=causal) - exact
+    assert found.total == pytest.approx(float(off.norm() / exact.norm()), rel=1e-6)
+    channel = off[..., 3].norm() / exact[..., 3].norm()
+    assert float(found.error[3]) == pytest.approx(float(channel), rel=1e-6)
+    torch.testing.assert_close(found.q_spread, q.flatten(0, 1).std(0))
+    torch.testing.assert_close(found.k_largest, k.abs().amax((0, 1)))
+
+
+def test_what_lies_behind_the_mask_is_not_looked_at():
+    made, x = layer(), batch(2, 30, 8)
+    mask = torch.arange(30) < torch.tensor([[30], [20]])
+    spoiled = x.masked_fill(~mask.unsqueeze(-1), 1e3)
+    (found,), (clean,) = (diagnose(made, (given, mask)).layers for given in (spoiled, x))
+    assert found.total == clean.total
+    assert torch.equal(found.k_spread, clean.k_spread)
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0, 2.0])
+@pytest.mark.parametrize("tolerance", [0.2, 1e-2, 1e-3])
+def test_the_cheapest_is_good_enough_and_nothing_cheaper_is(scale, tolerance):
+    made, x = layer(scale=scale), batch(2, 60, 8)
+    (found,) = diagnose(made, x, tolerance=tolerance).layers
+    enough = found.cheapest(tolerance)
+    assert found.errors[enough] <= tolerance
+    for other, error in found.errors.items():
+        if other.terms < enough.terms and bool(other.radius) == bool(enough.radius):
+            assert error > tolerance
+
+
+def test_small_queries_and_keys_need_few_powers_and_large_ones_many_bells():
+    small, large = (diagnose(layer(scale=s), batch(2, 60, 8)).layers[0] for s in (0.25, 1.5))
+    assert isinstance(small.cheapest(1e-2), Taylor)
+    assert isinstance(large.cheapest(1e-2), Quadrature)
+    assert small.outside.mean() < 0.01 < large.outside.mean()
+
+
+def test_nothing_may_be_enough():
+    (found,) = diagnose(layer(scale=30.0), batch(2, 60, 8)).layers
+    assert found.cheapest(1e-6) is None
+
+
+def test_every_layer_of_a_model_is_seen_and_the_model_stays_as_it_was():
+    model = SequenceClassifier(3, 2, dim=16, depth=3, mixer="ea-6", dropout=0.5)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    found = diagnose(model, batch(4, 50, 3))
+    assert [seen.name for seen in found.layers] == [f"encoder.blocks.{i}.mixer" for i in range(3)]
+    assert model.training
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_batch_may_be_a_dict():
+    model = Forecaster(1, dim=8, depth=1, calendar=("hour",))
+    given = {"x": batch(2, 20, 1), "calendar": torch.zeros(2, 20, 1, dtype=torch.int64)}
+    assert len(diagnose(model, given).layers) == 1
+
+
+def test_exact_attention_has_no_error_but_could_do_with_less():
+    (found,) = diagnose(layer("ea", scale=0.25), batch(2, 60, 8)).layers
+    assert found.total == 0 and not found.error.any() and not found.outside.any()
+    assert found.cheapest(1e-2) is not None
+
+
+def test_it_reads_as_a_table():
+    lines = str(diagnose(layer("ea-2"), batch(2, 60, 8), tolerance=0.05)).splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[0] == "layer" and " ea-2 " in lines[1]
+    assert "within 0.05" in lines[2]
+
+
+def test_a_model_that_fails_keeps_its_mode_and_loses_the_hooks():
+    made = layer().train()
+    with pytest.raises(ValueError, match="x must be"):
+        diagnose(made, batch(2, 60, 5))
+    assert made.training and not made._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: diagnose(make_mixer("sa", 8), batch(2, 5, 8)), "SoftmaxAttention has no layer of"),
+        (lambda: diagnose(layer(), batch(2, 5, 8), tolerance=0), "tolerance must be above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
