@@ -20,7 +20,7 @@ LAYERS = [
     {"models"},
     {"train"},
     {"info"},
-    {"bench", "timeseries", "hf", "export", "diagnose"},
+    {"bench", "timeseries", "hf", "export", "diagnosis"},
     {"demo", "reproduce"},
     {"commands"},
     {"cli"},

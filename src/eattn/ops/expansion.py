@@ -58,11 +58,11 @@ class Quadrature:
             raise ValueError(
                 f"nodes must be odd and between {NODES[0]} and {NODES[-1]}, got {self.nodes}"
             )
-        if self.radius is None:
-            object.__setattr__(self, "radius", self._usual())
-        if isinstance(self.radius, bool) or not isinstance(self.radius, int | float):
-            raise TypeError(f"radius must be a number, got {type(self.radius).__name__}")
-        object.__setattr__(self, "radius", float(self.radius))
+        given: object = self.radius
+        radius = self._usual() if given is None else given
+        if isinstance(radius, bool) or not isinstance(radius, int | float):
+            raise TypeError(f"radius must be a number, got {type(radius).__name__}")
+        object.__setattr__(self, "radius", float(radius))
         widest = min((self.nodes // 2) * COARSEST, MAX_RADIUS)
         if not 0 < self.radius <= widest:
             raise ValueError(
