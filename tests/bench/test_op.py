@@ -53,7 +53,7 @@ def test_every_time_is_complete(measured):
         assert row["runs"] > 0
         assert {"who", "shape", "order", "causal", "dtype", "threads", "peak_bytes"} <= set(row)
     who = {row["who"] for row in times if row["what"] == "forward+backward"}
-    assert who == {"ours", "paper", "sdpa"}
+    assert who == {"ours", "quadrature", "paper", "sdpa"}
     assert {row["shape"][1] for row in times if row.get("grows") == "L"} == set(TINY.lengths)
     assert {row["order"] for row in times if row.get("grows") == "order"} == set(TINY.orders)
 
@@ -88,8 +88,8 @@ def test_not_a_number_is_a_miss():
 
 
 def test_a_wrong_operator_is_not_timed(monkeypatch):
-    def wrong(q, k, v, *, order, causal):
-        return op.reference.ea_series(q, k, v, order=order, causal=causal) * 1.01
+    def wrong(*qkv, **options):
+        return op.reference.ea_expanded(*qkv, **options) * 1.01
 
     monkeypatch.setattr(op, "ea_series", wrong)
     with pytest.raises(RuntimeError, match="nothing was timed"):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eattn.ops import State, ea_series, ea_series_step, reference
+from eattn.ops import Expansion, Quadrature, State, Taylor, ea_series, ea_series_step, reference
 
 Shape = tuple[int, int, int]
 Work = Callable[[], object]
@@ -28,20 +28,26 @@ def streaming(shape: Shape) -> Work:
     return lambda: torch.addcmul(q, k, v)
 
 
-def forward(shape: Shape, *, order: int, causal: bool = True) -> Work:
+def expansion(terms: int, who: str = "ours") -> Expansion:
+    """The series of so many terms, or with "quadrature" the grid of so many nodes."""
+    return Quadrature(terms) if who == "quadrature" else Taylor(terms - 1)
+
+
+def forward(shape: Shape, *, order: int, who: str = "ours", causal: bool = True) -> Work:
     """The operator alone, as in inference."""
     q, k, v = inputs(shape)
-    return torch.no_grad()(lambda: ea_series(q, k, v, order=order, causal=causal))
+    made = expansion(order + 1, who)
+    return torch.no_grad()(lambda: ea_series(q, k, v, expansion=made, causal=causal))
 
 
 def training(who: str, shape: Shape, *, order: int, causal: bool = True) -> Work:
-    """Forward and backward of `ours`, of the `paper`'s code, or of softmax attention, `sdpa`."""
-    ops: dict[str, Callable[..., Any]] = {
-        "ours": ea_series,
-        "paper": reference.ea_series,
-        "sdpa": sdpa,
-    }
-    step = partial(value_and_gradients, ops[who], order=order, causal=causal)
+    """Forward and backward of `ours` or our `quadrature`, of the `paper`'s code, or of `sdpa`."""
+    ops: dict[str, Callable[..., Any]] = {"paper": reference.ea_series, "sdpa": sdpa}
+    if who in ops:
+        op = partial(ops[who], order=order)
+    else:
+        op = partial(ea_series, expansion=expansion(order + 1, who))
+    step = partial(value_and_gradients, op, causal=causal)
     step(*inputs((1, 8, shape[2]), 4))  # thread pools and libraries are not part of the cost
     return partial(step, *inputs(shape, 4))
 

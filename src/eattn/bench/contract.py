@@ -9,6 +9,8 @@ from eattn.bench.promise import Promise, Rows, find
 SHAPE = (1, 16384, 768)  # [B, L, D] the promises are made for: float32, causal
 SERIES = (1, 1 << 20, 8)
 ORDER = 6
+NODES = 25
+TERMS = (7, 13, 17)
 
 
 def _main(rows: Rows, what: str, who: str, **fields: object) -> Row:
@@ -52,6 +54,20 @@ def _two_threads(what: str) -> Callable[[Rows], float]:
     return value
 
 
+def _bells_over_powers(what: str, terms: int) -> Callable[[Rows], float]:
+    def value(rows: Rows) -> float:
+        at = dict(grows="terms", what=what, order=terms - 1)
+        bells, powers = (find(rows, who=who, **at) for who in ("quadrature", "ours"))
+        return bells["p50"] / powers["p50"]
+
+    return value
+
+
+def _quadrature_beside_sdpa(rows: Rows) -> float:
+    bells, sdpa = (_main(rows, "forward+backward", who) for who in ("quadrature", "sdpa"))
+    return sdpa["p50"] / bells["p50"]
+
+
 def _call_overhead(rows: Rows) -> float:
     calls = [row for row in rows if row["what"] == "call"]
     if not calls:
@@ -71,4 +87,12 @@ PROMISES = (
         "long series, forward+backward: 1 / 2", _two_threads("forward+backward"), 1.6, None, False
     ),
     Promise("inference call above its arithmetic", _call_overhead, 30, None, unit=" µs"),
+    *(
+        Promise(f"{what}: quadrature / Taylor, {terms} terms", _bells_over_powers(what, terms), 1.5)
+        for terms in TERMS
+        for what in ("forward", "forward+backward")
+    ),
+    Promise(
+        f"forward+backward: SDPA / quadrature of {NODES}", _quadrature_beside_sdpa, 10, None, False
+    ),
 )

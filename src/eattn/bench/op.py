@@ -6,10 +6,12 @@ Everything measured is a row; what the library promises is judged from the rows 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from eattn.bench import contract, show
 from eattn.bench.contenders import (
@@ -28,9 +30,10 @@ from eattn.bench.peak import peak_extra_bytes
 from eattn.bench.progress import Tick, progress
 from eattn.bench.promise import judge
 from eattn.info import cores
-from eattn.ops import Taylor, ea_series, reference
+from eattn.ops import Quadrature, Taylor, ea_series, reference
 
-SECONDS = {"ours": 0.15, "sdpa": 7.0, "paper": 13.0}  # roughly, to plan the progress bar
+SECONDS = {"ours": 0.15, "quadrature": 0.4, "sdpa": 7.0, "paper": 13.0}  # for the progress bar
+OURS = ("ours", "quadrature")
 BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
 
 
@@ -44,6 +47,8 @@ class Plan:
     slow_rounds: int = 3  # of what takes seconds
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
     orders: tuple[int, ...] = (2, 4, 6, 8, 10, 12)
+    nodes: int = contract.NODES  # of the quadrature beside softmax attention
+    terms: tuple[int, ...] = contract.TERMS  # of series and quadratures beside each other
     series: Shape = contract.SERIES
     calls: int = 200  # one-token calls in every timed run
     peaks: tuple[str, ...] = ("ours", "sdpa", "paper")  # whose peak memory
@@ -56,6 +61,7 @@ class Plan:
             slow_rounds=1,
             lengths=(1024, 8192, 65536),
             orders=(2, 6, 12),
+            terms=(7, 17),
             peaks=("ours",),
         )
 
@@ -64,7 +70,7 @@ class Plan:
         """About how long it takes, for the progress bar."""
         slow = sum(SECONDS[who] for who in self.peaks) + self.slow_rounds * sum(SECONDS.values())
         growth = sum(length / self.shape[1] for length in self.lengths) + len(self.orders)
-        return slow + 1.5 * growth + 0.5 * self.rounds
+        return slow + 1.5 * growth + (0.5 + 0.4 * len(self.terms)) * self.rounds
 
 
 def run(plan: Plan, console: Console, json: Path | None = None) -> list[Row]:
@@ -85,6 +91,7 @@ def measure(plan: Plan, tick: Tick) -> Iterator[Row]:
     yield from forward_rows(plan, tick)
     yield from training_rows(plan, tick)
     yield from growth_rows(plan, tick)
+    yield from expansion_rows(plan, tick)
     yield from series_rows(plan, tick)
     yield from call_rows(plan, tick)
 
@@ -94,18 +101,22 @@ def check(plan: Plan) -> Row:
     # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
     shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 37))
     worst = 0.0
-    for causal in (True, False):
+    for causal, made in product((True, False), (Taylor(plan.order), Quadrature(plan.nodes))):
         results = []
-        options = dict(expansion=Taylor(plan.order), causal=causal)
         for op, dtype in ((reference.ea_expanded, torch.float64), (ea_series, torch.float32)):
             q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
+            options = dict(expansion=made, causal=causal)
             results.append(value_and_gradients(op, q, k, v, gy, **options))
-        for expected, found in zip(*results, strict=True):
-            worst = max(worst, float((expected - found).abs().max() / expected.abs().max()))
-    # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
-    if not worst < 20 * reference.condition(Taylor(plan.order)) * torch.finfo(torch.float32).eps:
-        raise RuntimeError(f"the operator is wrong by {worst:.1e} here, so nothing was timed")
+        error = max(_distance(*pair) for pair in zip(*results, strict=True))
+        # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
+        if not error < 20 * reference.condition(made) * torch.finfo(torch.float32).eps:
+            raise RuntimeError(f"{made!r} is wrong by {error:.1e} here, so nothing was timed")
+        worst = max(worst, error)
     return {"what": "correctness", "who": "ours", "shape": shape, "error": worst}
+
+
+def _distance(expected: Tensor, found: Tensor) -> float:
+    return float((expected - found).abs().max() / expected.abs().max())
 
 
 def forward_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
@@ -129,11 +140,12 @@ def forward_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
 
 def training_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
     """Forward and backward against the paper's code and softmax attention."""
+    orders = {who: plan.nodes - 1 if who == "quadrature" else plan.order for who in SECONDS}
     contenders = {
         who: Contender(
-            training(who, plan.shape, order=plan.order),
-            share=4 if who == "ours" else 1,
-            warmup=1 if who == "ours" else 0,
+            training(who, plan.shape, order=orders[who]),
+            share=4 if who in OURS else 1,
+            warmup=1 if who in OURS else 0,
             cost=seconds,
         )
         for who, seconds in SECONDS.items()
@@ -141,9 +153,9 @@ def training_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
     times = interleave(contenders, rounds=plan.slow_rounds, tick=tick)
     del contenders
     for who in SECONDS:
-        row = time_row("forward+backward", who, plan.shape, order=plan.order) | vars(times[who])
+        row = time_row("forward+backward", who, plan.shape, order=orders[who]) | vars(times[who])
         if who in plan.peaks:
-            options = {"who": who, "shape": plan.shape, "order": plan.order}
+            options = {"who": who, "shape": plan.shape, "order": orders[who]}
             row["peak_bytes"] = peak_extra_bytes("eattn.bench.contenders:training", **options)
             tick(f"memory of {who}", SECONDS[who])
         yield row
@@ -164,6 +176,22 @@ def growth_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
             row = time_row(what, "ours", shape, order=order) | vars(times)
             yield row | {"grows": axis}
         tick(f"{axis} = {shape[1] if axis == 'L' else order}", 1.5 * shape[1] / L)
+
+
+def expansion_rows(plan: Plan, tick: Tick) -> Iterator[Row]:
+    """Powers and bells side by side, as many of each."""
+    works = {
+        "forward": lambda who, order: forward(plan.shape, order=order, who=who),
+        "forward+backward": lambda who, order: training(who, plan.shape, order=order),
+    }
+    for terms in plan.terms:
+        for what, work in works.items():
+            contenders = {who: Contender(work(who, terms - 1)) for who in OURS}
+            times = interleave(contenders, rounds=max(3, plan.rounds // 2))
+            tick(f"{terms} terms, {what}", 0.2 * plan.rounds)
+            for who in OURS:
+                row = time_row(what, who, plan.shape, order=terms - 1) | vars(times[who])
+                yield row | {"grows": "terms"}
 
 
 def series_rows(plan: Plan, tick: Tick) -> Iterator[Row]:

@@ -13,6 +13,7 @@ COLOURS = {"goal": "green", "must": "green", "miss": "red"}
 WHO = {
     "limit": "streaming limit",
     "ours": "EA-{order}",
+    "quadrature": "EA by quadrature, {terms} nodes",
     "paper": "paper's EA-{order}",
     "sdpa": "SDPA",
 }
@@ -27,6 +28,9 @@ def show(rows: Sequence[Row], console: Console, *, at_contract: bool) -> None:
     console.print(times(main, f"times, {_shape(main[0])}, {main[0]['threads']} threads"))
     for axis in ("L", "order"):
         console.print(growth([row for row in rows if row.get("grows") == axis], axis))
+    terms = [row for row in rows if row.get("grows") == "terms"]
+    if terms:
+        console.print(times(terms, "powers and bells, as many of each"))
     series = [row for row in rows if row.get("grows") == "threads"]
     if series:
         console.print(times(series, f"one long series, {_shape(series[0])}"))
@@ -115,7 +119,8 @@ def seconds(value: float) -> str:
 
 
 def _label(row: Row) -> str:
-    name = WHO[row["who"]].format(order=row["order"])
+    order = row["order"]
+    name = WHO[row["who"]].format(order=order, terms=None if order is None else order + 1)
     if row["causal"] is False:
         name += ", non-causal"
     if row.get("grows") == "threads":
