@@ -124,6 +124,27 @@ def table4(
     _wrote(run(plan, Console(), out, name=name, data_dir=data_dir, jobs=jobs))
 
 
+@app.command("faithful")
+def faithful(
+    quick: Quick = False,
+    mixers: Mixers = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    out: Out = RESULTS,
+) -> None:
+    """Measure how near expansions are to exact EA, what they cost, and what training gains.
+
+    Writes faithful.jsonl (with --quick, faithful-quick.jsonl) as it goes, and draws it; a run that
+    was cut off continues where it stopped. Example: eattn reproduce faithful --quick
+    """
+    from eattn.reproduce.faithful import Plan, run
+
+    plan = _changed(Plan.quick() if quick else Plan(), mixers, seeds)
+    name = "faithful-quick" if quick else "faithful"
+    _wrote(run(plan, Console(), out, name=name, data_dir=data_dir, jobs=jobs))
+
+
 def _changed(plan: Any, mixers: str | None, seeds: int | None) -> Any:
     """The plan with what the command line says."""
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}

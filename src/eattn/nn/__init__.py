@@ -1,6 +1,6 @@
 """Layers: element-wise attention, the mechanisms it is compared with, and blocks of any of them."""
 
-from eattn.nn.attention import ElementwiseAttention
+from eattn.nn.attention import ElementwiseAttention, set_expansion
 from eattn.nn.block import TransformerBlock, TransformerConfig
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
 from eattn.nn.encoder import EncoderState, TransformerEncoder
@@ -27,4 +27,5 @@ __all__ = [
     "check_mixer",
     "make_mixer",
     "replace_attention",
+    "set_expansion",
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
 from eattn.nn.placement import SPREAD, Center, Placement
@@ -14,6 +14,21 @@ from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
 from eattn.ops.expansion import chosen
+
+
+def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
+    """Have every layer of element-wise attention in `model` use another expansion, with the weights
+    as they are; None is exact EA. Returns how many layers there are.
+
+    >>> from eattn import Quadrature
+    >>> layer = ElementwiseAttention(8, order=None)
+    >>> set_expansion(layer, Quadrature(25)), layer.expansion
+    (1, Quadrature(nodes=25, radius=6.0))
+    """
+    layers = [m for m in model.modules() if isinstance(m, ElementwiseAttention)]
+    for layer in layers:
+        layer.expansion = None if expansion is None else chosen(6, expansion)
+    return len(layers)
 
 
 class ElementwiseAttention(Mixer):

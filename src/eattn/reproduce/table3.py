@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -135,6 +135,19 @@ def run(
 
 def measure_run(key: Row, *, epochs: float, data_dir: Path | None) -> Row:
     """Accuracy on TEST after one training."""
+    return fit(key, epochs=epochs, data_dir=data_dir).row
+
+
+class Fitted(NamedTuple):
+    """A trained model, the cases it was tested on, and what came out."""
+
+    model: SequenceClassifier
+    test: list[Tensor]
+    row: Row
+
+
+def fit(key: Row, *, epochs: float, data_dir: Path | None) -> Fitted:
+    """One training, of `key`'s mixer on its data with its protocol and seed."""
     setting, seed = SETTINGS[key["data"]], key["seed"]
     first, second = (
         load_classification(key["data"], split, data_dir=data_dir) for split in ("TRAIN", "TEST")
@@ -165,13 +178,14 @@ def measure_run(key: Row, *, epochs: float, data_dir: Path | None) -> Row:
     )
     history = train(model, task, config)
     assert history.best is not None
-    return {
+    row = {
         "accuracy": accuracy(model, test),
         "epoch": history.best.epoch,
         "epochs": config.epochs,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "seconds": history.seconds,
     }
+    return Fitted(model, test, row)
 
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -181,11 +195,15 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 
 def accuracy(model: nn.Module, cases: Sequence[Tensor]) -> float:
     """The share of cases whose largest logit is that of their label."""
-    x, key_mask, y = cases
-    with torch.no_grad():
-        parts = zip(x.split(EVALUATED), key_mask.split(EVALUATED), strict=True)
-        found = torch.cat([model(a, key_mask=mask).argmax(1) for a, mask in parts])
-    return float((found == y).double().mean())
+    return float((labels(model, cases) == cases[-1]).double().mean())
+
+
+@torch.no_grad()
+def labels(model: nn.Module, cases: Sequence[Tensor]) -> Tensor:
+    """The class of each case that has the largest logit."""
+    x, key_mask, _ = cases
+    parts = zip(x.split(EVALUATED), key_mask.split(EVALUATED), strict=True)
+    return torch.cat([model(a, key_mask=mask).argmax(1) for a, mask in parts])
 
 
 def tensors(first: Cases, second: Cases) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,0 +1,220 @@
+"""`eattn reproduce faithful`: how near an expansion is to exact EA, its cost, and if it matters.
+
+Not in the paper, which takes the series for EA. Three questions: what error a number of terms
+leaves at a spread of q and k, and in what time; whether a model trained with exact EA gives the
+same answers on a quadrature, in linear time; and whether a faithful expansion learns better.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from eattn.bench import show
+from eattn.bench.contenders import inputs, value_and_gradients
+from eattn.bench.journal import Journal
+from eattn.bench.measure import Contender, Row, interleave
+from eattn.bench.progress import progress
+from eattn.bench.promise import Promise, Rows, find, judge
+from eattn.data import load_classification
+from eattn.nn import set_expansion
+from eattn.ops import Expansion, Quadrature, State, Taylor, ea, ea_series
+from eattn.report import faithful as report
+from eattn.reproduce import table3
+from eattn.reproduce.pool import run_all
+
+EXACT = "ea"
+FAITHFUL = Quadrature(25)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and what to train."""
+
+    spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 2.0)
+    powers: tuple[int, ...] = tuple(range(2, 17, 2))
+    nodes: tuple[int, ...] = tuple(range(7, 34, 2))
+    shape: tuple[int, int, int] = (4, 512, 64)  # for errors
+    timed: tuple[int, int, int] = (1, 16384, 768)
+    rounds: int = 10
+    mixers: tuple[str, ...] = ("ea-6", f"ea-{FAITHFUL}", EXACT)
+    sets: tuple[str, ...] = tuple(table3.SETTINGS)
+    seeds: int = 5
+    epochs: float = 1.0  # of those of Table 3
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """Fewer terms, one small set, one seed, a quarter of the epochs."""
+        few: Any = dict(powers=(2, 6, 12), nodes=(9, 17, 25), timed=(1, 4096, 768), rounds=3)
+        return cls(**few, sets=("JapaneseVowels",), seeds=1, epochs=0.25)
+
+    def expansions(self) -> tuple[Expansion, ...]:
+        return (*map(Taylor, self.powers), *map(Quadrature, self.nodes))
+
+    def trainings(self) -> Iterator[tuple[Row, float]]:
+        """Every training, and about how many seconds it takes."""
+        for seed in range(self.seeds):
+            for data in self.sets:
+                for mixer in self.mixers:
+                    key = {"what": "run", "data": data, "protocol": "clean"}
+                    cost = table3.SETTINGS[data].cost * (4 if mixer == EXACT else 1)
+                    yield key | {"mixer": mixer, "seed": seed}, cost * self.epochs
+
+
+def run(
+    plan: Plan,
+    console: Console,
+    out: Path,
+    *,
+    name: str = "faithful",
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+) -> list[Path]:
+    """Rows to out/name.jsonl as they come, and a picture of them."""
+    out.mkdir(parents=True, exist_ok=True)
+    for known in plan.sets:
+        load_classification(known, "TRAIN", data_dir=data_dir)  # fails before the work
+    settings = {known: asdict(table3.SETTINGS[known]) for known in plan.sets}
+    journal = Journal(out / f"{name}.jsonl", "faithful", asdict(plan) | {"settings": settings})
+    show.resumed(journal.kept, journal.origin, console)
+    work = list(plan.trainings())
+    with progress(console, journal.left(work) + 60) as tick:
+        journal.group({"what": "error"}, lambda: error_rows(plan))
+        journal.group({"what": "center"}, lambda: center_rows(plan))
+        journal.group({"what": "time"}, lambda: time_rows(plan))
+        tick("errors and times", 60)
+        measure = partial(measure_run, epochs=plan.epochs, data_dir=data_dir)
+        run_all(journal, work, measure, tick, jobs=jobs)
+    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
+    journal.finish()
+    print_rows(journal.rows, console)
+    path = out / f"{name}.jsonl"
+    return [path, *report.redraw(path)]
+
+
+# ---- errors and times ----------------------------------------------------------------------------
+
+
+def error_rows(plan: Plan) -> Iterator[Row]:
+    """Of the operator in float32, causal, beside exact EA in float64; q, k ~ N(0, spread^2)."""
+    for spread in plan.spreads:
+        q, k, v = _spread(plan, spread)
+        exact = ea(q.double(), k.double(), v.double(), causal=True)
+        for expansion in plan.expansions():
+            y = ea_series(q, k, v, expansion=expansion, causal=True)
+            yield _named(expansion) | {"what": "error", "spread": spread, "error": _off(y, exact)}
+
+
+def center_rows(plan: Plan) -> Iterator[Row]:
+    """Keys and queries around 1: what moving them to 0 gains, which costs nothing."""
+    q, k, v = _spread(plan, 0.5)
+    q, k = q + 1, k + 1
+    exact = ea(q.double(), k.double(), v.double())
+    for expansion in map(Taylor, plan.powers):
+        for centred in (False, True):
+            c = k.mean(1, keepdim=True) if centred else 0.0
+            y = ea_series(q - c, k - c, v, expansion=expansion)
+            row = {"what": "center", "centred": centred, "error": _off(y, exact)}
+            yield _named(expansion) | row
+
+
+def time_rows(plan: Plan) -> Iterator[Row]:
+    """Forward, and forward with backward, of every expansion in turn; and the state's size."""
+    q, k, v, gy = inputs(plan.timed, 4)
+
+    def forward(expansion: Expansion) -> Callable[[], object]:
+        return torch.no_grad()(partial(ea_series, q, k, v, expansion=expansion, causal=True))
+
+    def both(expansion: Expansion) -> Callable[[], object]:
+        op = partial(ea_series, expansion=expansion, causal=True)
+        return partial(value_and_gradients, op, q, k, v, gy)
+
+    found: dict[str, dict[str, float]] = {}
+    for what, work in (("forward", forward), ("training", both)):
+        contenders = {str(e): Contender(work(e)) for e in plan.expansions()}
+        for name, times in interleave(contenders, rounds=plan.rounds).items():
+            found.setdefault(name, {})[what] = times.p50
+    for expansion in plan.expansions():
+        state = State.zeros(1, plan.timed[2], expansion=expansion)
+        row = {"what": "time", "shape": plan.timed, "state_bytes": state.nbytes}
+        yield _named(expansion) | row | found[str(expansion)]
+
+
+def _spread(plan: Plan, spread: float) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = inputs(plan.shape)
+    return q * spread, k * spread, v
+
+
+def _off(y: Tensor, exact: Tensor) -> float:
+    return float((y.double() - exact).norm() / exact.norm())
+
+
+def _named(expansion: Expansion) -> Row:
+    return {"expansion": f"ea-{expansion}", "terms": expansion.terms, "radius": expansion.radius}
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def measure_run(key: Row, *, epochs: float, data_dir: Path | None) -> Row:
+    """One training of Table 3; of exact EA, also what its weights give on other expansions."""
+    fitted = table3.fit(key, epochs=epochs, data_dir=data_dir)
+    if key["mixer"] != EXACT:
+        return fitted.row
+    exact, swapped = table3.labels(fitted.model, fitted.test), {}
+    for expansion in (FAITHFUL, Taylor(6)):
+        set_expansion(fitted.model, expansion)
+        found = table3.labels(fitted.model, fitted.test)
+        swapped[f"ea-{expansion}"] = {
+            "accuracy": float((found == fitted.test[-1]).double().mean()),
+            "agreement": float((found == exact).double().mean()),
+        }
+    return fitted.row | {"swapped": swapped}
+
+
+# ---- what must hold ------------------------------------------------------------------------------
+
+
+def _error_at(spread: float) -> Callable[[Rows], float]:
+    def value(rows: Rows) -> float:
+        row = find(rows, what="error", expansion=f"ea-{FAITHFUL}", spread=spread)
+        return float(row["error"])
+
+    return value
+
+
+def _agreement(rows: Rows) -> float:
+    found = report.agreements(rows, f"ea-{FAITHFUL}")
+    if not found:
+        raise LookupError("no model was trained with exact EA")
+    return min(found.values())
+
+
+PROMISES = (
+    Promise(f"error of ea-{FAITHFUL} at a spread of 1", _error_at(1.0), 2e-4, unit=""),
+    Promise(f"error of ea-{FAITHFUL} at a spread of 1.5", _error_at(1.5), 2e-4, unit=""),
+    Promise(
+        f"exact EA's answers on ea-{FAITHFUL}: least agreement of a set",
+        _agreement,
+        0.999,
+        at_most=False,
+        unit="",
+    ),
+)
+
+
+def print_rows(rows: Sequence[Row], console: Console) -> None:
+    """Errors by spread, then what training made of it."""
+    for title, head, lines in report.tables(rows):
+        out = show.table(title, *head)
+        for cells in lines:
+            out.add_row(*cells)
+        console.print(out)
+    if any(row["what"] == "ratio" for row in rows):
+        console.print(show.promises(rows))
+    console.print(show.source(rows[-1]), highlight=False, soft_wrap=True)
