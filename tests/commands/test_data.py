@@ -64,6 +64,10 @@ def test_list_says_where_each_set_is_or_how_to_get_it(folder, monkeypatch):
     assert said["ETTm1"] == "not here: eattn data get ETTm1"
 
 
+def test_list_says_so_where_there_is_nothing_of_a_kind(folder):
+    assert "Forecasting\n  none is here\n" in run("list", "--data-dir", folder.parent)
+
+
 def test_list_goes_on_past_a_file_it_cannot_read_and_then_fails(folder):
     (folder / "ETTm2.csv").write_text("date,OT\n2016-07-01,1\n2016-07-02,x\n")
     result = CliRunner().invoke(app, ["list", "--data-dir", str(folder)], env={"COLUMNS": "200"})

@@ -2,9 +2,12 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -87,6 +90,40 @@ def test_several_series_are_told_apart_by_a_column(tmp_path):
     assert [json.loads(line)["unique_id"] for line in lines.splitlines()] == ["a", "b"]
 
 
+def test_times_may_be_whole_numbers(tmp_path):
+    path = tmp_path / "years.csv"
+    table(year=range(1940, 2000))[["year", "OT"]].to_csv(path, index=False)
+    run("fit", path, "--time", "year", "--out", tmp_path / "model", *SMALL)
+    forecast = pd.read_csv(io.StringIO(run("predict", tmp_path / "model", path)))
+    assert forecast["ds"].tolist() == [2000, 2001, 2002]
+    answer = json.loads(run("stream", tmp_path / "model", stdin="2000,5\n"))
+    assert (answer["cutoff"], answer["ds"]) == (2000, [2001, 2002, 2003])
+
+
+def test_a_known_set_is_looked_for_in_the_data_folder(tmp_path):
+    run("fit", put_etth2(tmp_path), "--out", tmp_path / "a", "--target", "OT", *SMALL)
+    run("fit", "ETTh2", "--data-dir", tmp_path, "--out", tmp_path / "b", *SMALL)
+    expected = run("predict", tmp_path / "a")
+    assert run("predict", tmp_path / "b") == expected
+    assert run("predict", tmp_path / "b", "ETTh2", "--data-dir", tmp_path) == expected
+
+
+def put_etth2(folder) -> Path:
+    path = folder / "ETTh2.csv"
+    table().to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_table_may_come_through_a_pipe(folder, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=[CSV])
+    writer.start()
+    found = run("predict", folder / "model", tmp_path / "pipe")
+    writer.join()
+    assert found == run("predict", folder / "model")
+
+
 def test_files_are_written_whole_and_not_over_others(folder, tmp_path):
     csv, png = tmp_path / "out.csv", tmp_path / "out.png"
     args = ["predict", folder / "model", folder / "data.csv", "--out", csv, "--plot", png]
@@ -143,6 +180,8 @@ LINES = CSV.splitlines(keepends=True)
         (CSV, ["--mixer", "bogus"], r"^unknown mixer 'bogus'"),
         (CSV, ["--quantiles", "low"], r"--quantiles must be numbers as 0\.1,0\.9, got 'low'"),
         (CSV, ["--quantiles", "0"], r"^quantiles must be between 0 and 1"),
+        (CSV, ["--lr", "-1"], r"^lr must be above 0"),
+        (table(OT=5).to_csv(index=False), [], r"data\.csv: series 'OT' is 5 throughout"),
         (CSV, ["--freq", "none"], r"^freq must be a frequency of pandas.*got 'none'"),
     ],
 )
@@ -166,6 +205,8 @@ def test_bad_input_is_named_in_one_line(tmp_path, content, options, reason):
 def test_a_missing_file_and_a_model_that_is_none_are_named(folder, tmp_path):
     with pytest.raises(ValueError, match=r"no\.csv must be a CSV or parquet file, there is none"):
         run("fit", tmp_path / "no.csv", "--out", tmp_path / "model")
+    with pytest.raises(ValueError, match="there is no file ETTx2, and unknown data set 'ETTx2'"):
+        run("fit", "ETTx2", "--out", tmp_path / "model")
     with pytest.raises(ValueError, match="JAP is a set to classify"):
         run("fit", "JAP", "--out", tmp_path / "model")
     with pytest.raises(ValueError, match="nothing must be the folder of a saved model"):
@@ -224,6 +265,7 @@ def test_rows_may_be_named_and_answers_be_cells(folder):
     [
         ("2024-01-03 13:00,x\n", "y must be a finite number, got 'x'"),
         ("2024-01-03 13:00,inf\n", "y must be a finite number, got 'inf'"),
+        ("2024-01-03 13:00,1e300\n", "y must be a finite number, got '1e300'"),
         ("soon,1\n", "ds must be a time as 2024-01-31 12:00, got 'soon'"),
         ("1\n", "1 cells, rows have 2"),
         ("2024-01-03 12:00,1\n", "series 'OT': 2024-01-03 12:00:00 is known already"),
@@ -245,6 +287,13 @@ def test_a_series_that_is_not_known_is_named_by_its_line(folder):
         ValueError, match="line 1: a row must be ds,y or unique_id,ds,y, got 4 cells"
     ):
         run("stream", folder / "model", stdin=f"1,2,{NEW[0]}")
+
+
+def test_a_first_line_that_names_half_of_the_columns_is_told(folder):
+    with pytest.raises(ValueError, match="line 1: time, OT names y and no ds: call it 'date'"):
+        run("stream", folder / "model", stdin="time,OT\n")
+    with pytest.raises(ValueError, match="line 1: ds, temperature names ds and no y: call it 'OT'"):
+        run("stream", folder / "model", stdin="ds,temperature\n")
 
 
 def start(folder) -> subprocess.Popen[str]:

@@ -185,7 +185,7 @@ def test_a_bad_archive_leaves_nothing_behind(uwg, cache, content, reason):
     uwg.content = content
     with pytest.raises(DownloadError, match=reason):
         get(UWG)
-    assert list((cache / UWG).iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
 def test_damage_inside_an_archive_is_noticed(uwg, cache, monkeypatch):
@@ -199,7 +199,7 @@ def test_damage_inside_an_archive_is_noticed(uwg, cache, monkeypatch):
     uwg.content = bytes(content)
     with pytest.raises(DownloadError, match="the archive is damaged"):
         get(UWG)
-    assert list((cache / UWG).iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
 def test_an_error_says_what_to_do_in_one_line(uwg, cache):
@@ -211,6 +211,13 @@ def test_an_error_says_what_to_do_in_one_line(uwg, cache):
     assert message.startswith(f"{UWG}: the server answered 404")
     for said in (uwg.url, f"{UWG}_TRAIN.ts and {UWG}_TEST.ts", "--data-dir", "EATTN_DATA"):
         assert said in message
+
+
+def test_where_nothing_comes_nothing_is_left(uwg, cache):
+    uwg.statuses = [404]
+    with pytest.raises(DownloadError):
+        get(UWG)
+    assert list(cache.iterdir()) == []
 
 
 def test_an_archive_that_broke_off_is_resumed_by_the_next_call(uwg, cache):

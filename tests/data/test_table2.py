@@ -54,3 +54,7 @@ def test_half_a_set_is_not_here(cache):
 )
 def test_the_step_between_rows_is_the_most_frequent(steps, said):
     assert frequency(pd.Timestamp(2020, 1, 1) + pd.Series(pd.to_timedelta(steps, "min"))) == said
+
+
+def test_so_it_is_between_whole_numbers():
+    assert frequency(pd.Series([1990, 1995, 2000, 2001])) == "every 5, 1 of 3 steps differ"

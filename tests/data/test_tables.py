@@ -150,9 +150,12 @@ def test_several_series_are_told_apart(csv):
         ("date,x\n2020-01-01,1\n,2\n", "line 3: the time in column 'date' is missing"),
         ("date,x\n2020-01-01,1\nsoon,2\n", "line 3, column 'date' must be a time .* got 'soon'"),
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
-        ("time,x\n1,1\n2,2\n", "line 2, column 'time' must be a time such as .* got '1'"),
+        ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
+        ("time,x\n1,1\n3,2\n2,3\n", "line 4: 2 comes after 3; sort the rows by time"),
+        ("time,x\n1,1\n1,2\n", "line 3: 1 is there already, in line 2"),
+        ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
-        ("a,b\n1,x\n2,y\n", "has no column of times, its columns are a, b"),
+        ("a,b\n1,x\n2,y\n", "has no column of times, its columns are a, b: say which"),
         ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: say which"),
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
@@ -190,6 +193,13 @@ def test_what_is_wrong_is_named_with_its_place(csv, text, reason):
 def test_a_column_that_will_not_do_is_named(csv, options, reason):
     with pytest.raises(ValueError, match=reason):
         read_table(csv(GOOD), **options)
+
+
+@pytest.mark.parametrize(("column", "first"), [("ds", 7), ("year", 1999)])
+def test_times_may_be_whole_numbers(csv, column, first):
+    table = read_table(csv(f"{column},y\n{first},1\n{first + 1},2\n"), time=column)
+    assert table.frame["ds"].dtype == "int64"
+    assert list(table.frame["ds"]) == [first, first + 1]
 
 
 def test_a_second_column_called_ds_is_refused(csv):

@@ -185,6 +185,11 @@ def test_labels_may_be_a_list_or_a_pandas_series():
         assert_array_equal(EAClassifier(**TINY).fit(X, form).predict_proba(X), expected)
 
 
+def test_of_cases_that_are_all_the_same_there_is_nothing_to_learn():
+    with pytest.raises(ValueError, match="X must differ from case to case, got 12 times the same"):
+        EAClassifier(**SMALL).fit(np.ones((12, 2, 9)), ["a", "b"] * 6)
+
+
 def test_one_class_is_too_few_to_learn_from_but_can_be_scored(fitted):
     X, y = waves(20, seed=1)
     slow = [x for x, label in zip(X, y, strict=True) if label == "slow"]
@@ -288,7 +293,7 @@ def test_few_cases_are_learnt_for_more_epochs():
     lengths = {}
     for cases in (4, 1000):
         classifier = EAClassifier(**TINY | {"epochs": None})
-        lengths[cases] = classifier._training(classifier.get_params(), cases).epochs
+        lengths[cases] = classifier._checked(cases)[1].epochs
     assert lengths == {4: 600, 1000: 60}
 
 

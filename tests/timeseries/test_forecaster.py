@@ -192,11 +192,27 @@ def test_beyond_the_trained_horizon_bands_stay_as_wide():
     np.testing.assert_allclose(width[3:], width[2])
 
 
-def test_a_constant_series_stays_what_it_is():
+def test_a_constant_series_does_no_harm_beside_others():
     frame = pd.concat([long({"wave": 45}), long({"flat": 45}).assign(y=5e9)])
-    assert (tiny().fit(np.full(45, -7.0)).predict()[NAME] == -7).all()
     forecast = tiny().fit(frame).predict().set_index("unique_id").loc["flat", NAME]
     assert np.isfinite(forecast).all()
+
+
+def test_of_constant_series_alone_there_is_nothing_to_learn():
+    values = np.full(45, -7.1)
+    values[3] = np.nan
+    with pytest.raises(ValueError, match=r"series 'y' is -7\.1 throughout: there is nothing"):
+        tiny().fit(values)
+    frame = pd.concat([long({name: 45}).assign(y=5.0) for name in "ab"])
+    with pytest.raises(ValueError, match="series 'a' is 5 throughout, and all others"):
+        tiny().fit(frame)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_value_beyond_all_measure_does_not_spoil_the_state(dtype):
+    model = tiny(dtype=dtype).fit(wave(90)).update([1e99])
+    assert np.isfinite(model.predict()[NAME]).all()
+    assert np.abs(model.update(wave(50)).predict()[NAME]).max() < 100
 
 
 # ---- going on ------------------------------------------------------------------------------------

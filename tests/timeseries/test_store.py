@@ -78,6 +78,15 @@ def test_force_takes_nothing_away_that_is_no_model(folder):
     assert (folder / "notes.txt").read_text() == "mine"
 
 
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ModelError, match=r"model cannot be made: .*file is a file"):
+        check_free(tmp_path / "file" / "model")
+    monkeypatch.setattr("os.access", lambda *args: False)  # as root may write anywhere
+    with pytest.raises(ModelError, match=f"new cannot be made: {tmp_path} may not be written to"):
+        check_free(tmp_path / "new")
+
+
 def test_a_file_is_no_folder(tmp_path):
     path = tmp_path / "model"
     path.write_text("mine")

@@ -1,13 +1,16 @@
 """`eattn classify fit | predict | score`: labels for the series of a `.ts` file."""
 
 import csv
-import os
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from eattn.commands.output import check_out, write_text
+from eattn.commands.source import own_file
 
 if TYPE_CHECKING:
     from eattn.data import Cases
@@ -80,7 +83,12 @@ def fit(
     )
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
-    model.fit(cases.X, cases.y).save(out, force=force)
+    model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
+    try:
+        model.fit(cases.X, cases.y)
+    except ValueError as error:
+        raise ValueError(f"{train}: {error}") from error
+    model.save(out, force=force)
     print(f"{out}: {_summary(model)}")
 
 
@@ -99,14 +107,14 @@ def predict(
 
     Example: eattn classify predict model/ TEST.ts --out predictions.csv --proba
     """
-    _check_out(out, force=force)
+    check_out("--out", out, force=force)
     classifier, cases, probabilities = _apply(model, test, data_dir)
     classes = classifier.classes_
     predicted = classes[probabilities.argmax(1)]
     rows: list[Sequence[Any]] = [["case", "label", *(f"p({c})" for c in classes if proba)]]
     for number, (label, row) in enumerate(zip(predicted, probabilities, strict=True), 1):
         rows.append([number, label, *(f"{p:.6g}" for p in row if proba)])
-    _write(rows, out)
+    write_text(_csv(rows), out)
     accuracy = _accuracy(cases, classes, predicted)
     if accuracy is not None:
         print(accuracy, file=sys.stderr)
@@ -131,16 +139,11 @@ def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
 
 def _read(source: str, split: str, data_dir: Path | None) -> "Cases":
     """A file, or that split of a set known by name."""
-    from eattn.data import load_classification, look_up, read_ts
+    from eattn.data import load_classification, read_ts
 
-    path = Path(source)
-    if path.is_file():
+    path = own_file(source, "classification", ".ts file")
+    if path is not None:
         return read_ts(path)
-    if path.exists() or path.suffix or len(path.parts) > 1:
-        what = "got a folder" if path.exists() else "there is none"
-        raise ValueError(f"{source} must be a .ts file, {what}")
-    if look_up(source).kind != "classification":
-        raise ValueError(f"{source} is a set to forecast, not to classify")
     return load_classification(source, split, data_dir=data_dir, progress=True)
 
 
@@ -178,30 +181,7 @@ def _summary(model: "EAClassifier") -> str:
     return f"{told}, epoch {best.epoch} kept, accuracy {best.metrics['val_accuracy']:.4f} held out"
 
 
-def _check_out(out: Path | None, *, force: bool) -> None:
-    """That the file may be written, before the work that would be for nothing."""
-    if out is None:
-        return
-    if out.is_dir() or not out.parent.is_dir():
-        what = f"the folder {out}" if out.is_dir() else f"{out}, whose folder does not exist"
-        raise ValueError(f"--out must be a file, got {what}")
-    if out.exists() and not force:
-        raise ValueError(f"{out} exists already: --force overwrites it")
-
-
-def _write(rows: Sequence[Sequence[Any]], out: Path | None) -> None:
-    """To stdout, or to a file that is there whole or not at all."""
-
-    def put(file: TextIO) -> None:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-
-    if out is None:
-        put(sys.stdout)
-        return
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8", newline="") as file:
-            put(file)
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

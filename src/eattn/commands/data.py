@@ -42,7 +42,8 @@ def list_(
     found = {kind: list(entries(kind, data_dir)) for kind in HEADINGS}
     for kind, headings in HEADINGS.items():
         console.print(TITLES[kind])
-        console.print(_table(found[kind], headings))
+        here = [entry for entry in found[kind] if entry.cells]
+        console.print(_table(here, headings) if here else "  none is here\n")
     listed = [entry for group in found.values() for entry in group]
     width = max(len(entry.known.name) for entry in listed)
     for entry in listed:  # not in the tables: paths are long, and copied from here
@@ -52,12 +53,10 @@ def list_(
 
 
 def _table(entries: "Sequence[Entry]", headings: "Sequence[str]") -> Table:
-    """Those that are here."""
     table = Table("", *headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for entry in entries:
-        if entry.cells:
-            alias = entry.known.aliases[0] if entry.known.aliases else entry.known.name
-            table.add_row(alias, *entry.cells)
+        alias = entry.known.aliases[0] if entry.known.aliases else entry.known.name
+        table.add_row(alias, *entry.cells)
     return table
 
 

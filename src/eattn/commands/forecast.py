@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
+from eattn.commands.source import own_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,10 @@ Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="Of t
 Target = Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Of the values.")]
 Id = Annotated[
     str | None, typer.Option("--id", metavar="COLUMN", help="Which tells series apart, if several.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Where sets are, if not in EATTN_DATA."),
 ]
 HISTORY = 4  # horizons of it in a plot
 
@@ -53,6 +58,7 @@ def fit(
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Blocks.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random numbers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from the series in a table and write the model into a folder.
@@ -64,7 +70,7 @@ def fit(
 
     check_free(out, force=force)
     levels = None if quantiles is None else _levels(quantiles)
-    table, columns = _read(data, time, target, id_)
+    table, columns = _read(data, time, target, id_, data_dir)
 
     from eattn.timeseries import EAForecaster
 
@@ -81,7 +87,7 @@ def fit(
         verbose=True,
         **given,
     )
-    model._checked_params()  # what is wrong with them is not the data's fault
+    model._checked()  # what is wrong with its arguments is not the data's fault
     try:
         model.fit(table)
     except ValueError as error:
@@ -109,6 +115,7 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw a .png or .svg too.")
     ] = None,
+    data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
 ) -> None:
     """Print the forecast of each series as CSV: after the history of fit, or after other data.
@@ -130,7 +137,7 @@ def predict(
     if data is not None:
         known = getattr(forecaster, "columns_", None) or {}
         columns = (time or known.get("ds"), target or known.get("y"), id_ or known.get("unique_id"))
-        history, _ = _read(data, *columns)
+        history, _ = _read(data, *columns, data_dir)
         try:
             forecaster = forecaster.with_history(history)
         except ValueError as error:
@@ -155,8 +162,9 @@ def stream(
     """Read rows ds,y (or unique_id,ds,y) from stdin, and print a forecast after each at once.
 
     They follow the history of fit. Memory stays constant, and the state is in float64, so that
-    this can go on for ever. A first line that names the columns may put them in another order.
-    Example: tail -f sensor.csv | eattn forecast stream model/
+    this can go on for ever. A first line that names the columns may put them in another order, and
+    have others beside them.
+    Example: (head -n 1 data.csv; tail -n 0 -f data.csv) | eattn forecast stream model/
     """
     from eattn.timeseries import EAForecaster
     from eattn.timeseries.stream import Stream
@@ -177,21 +185,20 @@ def _levels(text: str) -> list[float]:
 
 
 def _read(
-    data: str, time: str | None, target: str | None, series: str | None
+    data: str,
+    time: str | None,
+    target: str | None,
+    series: str | None,
+    data_dir: Path | None,
 ) -> "tuple[pd.DataFrame, dict[str, str | None]]":
     """A file, or a set known by name, in long format; and what its columns are called there."""
-    from eattn.data import load_forecasting, look_up, read_table
+    from eattn.data import load_forecasting, read_table
 
-    path = Path(data)
-    if path.is_file():
+    path = own_file(data, "forecasting", "CSV or parquet file")
+    if path is not None:
         table = read_table(path, time=time, target=target, series=series)
-    elif path.exists() or path.suffix or len(path.parts) > 1:
-        what = "got a folder" if path.exists() else "there is none"
-        raise ValueError(f"{data} must be a CSV or parquet file, {what}")
-    elif look_up(data).kind != "forecasting":
-        raise ValueError(f"{data} is a set to classify, not to forecast")
     else:
-        table = load_forecasting(data, progress=True)
+        table = load_forecasting(data, data_dir=data_dir, progress=True)
         target = target or table.target
     names = table.columns
     if target is None:

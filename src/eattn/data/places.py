@@ -4,6 +4,7 @@ In this order: the folder that the user names, by argument or by EATTN_DATA; the
 it; the cache; and a download into the cache.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -72,13 +73,17 @@ def get(name: str, *, folder: Folder | None = None, progress: bool = False) -> l
     known = look_up(name)
     root = Path(folder).expanduser() if folder is not None else cache_dir()
     here = root / known.name
-    here.mkdir(parents=True, exist_ok=True)
-    with alone(here / ".lock"):
+    root.mkdir(parents=True, exist_ok=True)
+    with alone(root / f".{known.name}.lock"):
         if not all(_is_here(root, known, file) for file in known.published()):
+            here.mkdir(exist_ok=True)
             try:
                 _download(known, here, progress)
             except DownloadError as error:
                 raise type(error)(f"{known.name}: {error}{_by_hand(known)}") from error
+            finally:
+                with contextlib.suppress(OSError):  # it is not empty, unless nothing came
+                    here.rmdir()
     return [
         next(path for path in _layouts(root, known, file) if path.is_file())
         for file in known.published()

@@ -36,6 +36,14 @@ def need_pandas() -> Any:
     return pandas
 
 
+def check_given(what: str, values: "pd.Series[Any]", path: Path, place: Place) -> None:
+    """That no cell of a column is empty which must not be."""
+    missing = values.isna()
+    if missing.any():
+        row = place(int(missing.to_numpy().argmax()))
+        raise ValueError(f"{path}, {row}: the {what} in column {values.name!r} is missing")
+
+
 def _read_parquet(path: Path) -> tuple["pd.DataFrame", Place]:
     pandas = need_pandas()
     try:

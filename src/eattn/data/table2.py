@@ -105,11 +105,14 @@ def frequency(ds: "pd.Series[Any]") -> str:
         return "one row"
     usual = steps.mode().iloc[0]
     others = int((steps != usual).sum())
-    every = f"every {_duration(usual.total_seconds())}"
+    every = f"every {_duration(usual)}"
     return f"{every}, {others} of {len(steps):,} steps differ" if others else every
 
 
-def _duration(seconds: float) -> str:
+def _duration(step: Any) -> str:
+    if isinstance(step, float):  # between times that are whole numbers
+        return f"{step:g}"
+    seconds = step.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds // size:.0f} {unit}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eattn.data.files import stem
-from eattn.data.rows import Place, need_pandas, read_rows
+from eattn.data.rows import Place, check_given, need_pandas, read_rows
 from eattn.data.times import parse_times, time_column
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ SERIES = "unique_id"  # the usual name of the column that tells several series a
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """`frame` has `ds`, the times, and columns of numbers, NaN where missing.
+    """`frame` has `ds`, times or whole numbers, and columns of numbers, NaN where missing.
 
     `unique_id` comes second if the file holds several series; times rise within each. `time` is
     what the file calls ds. Columns of text are left out and named in `text`.
@@ -59,6 +59,7 @@ def read_table(
         raise ValueError(f"{path}: time and target must be two columns, both are {time!r}")
     columns: dict[str, Any] = {"ds": parse_times(raw[time], path, place)}
     if series is not None:
+        check_given("series", raw[series], path, place)
         columns[SERIES] = raw[series].astype(str)
     _check_order(columns["ds"], columns.get(SERIES), path, place)
     text = []
@@ -115,9 +116,10 @@ def _check_order(
     """Times must rise, within each series."""
     groups = [times] if series is None else [group for _, group in times.groupby(series)]
     for group in groups:
-        wrong = group.diff().iloc[1:].dt.total_seconds() <= 0
+        ticks = group.to_numpy()
+        wrong = ticks[1:] <= ticks[:-1]
         if wrong.any():
-            number = int(wrong.to_numpy().argmax()) + 1
+            number = int(wrong.argmax()) + 1
             row, time = group.index[number], group.iloc[number]
             same = group.index[:number][(group.iloc[:number] == time).to_numpy()]
             if len(same):

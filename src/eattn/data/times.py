@@ -1,9 +1,11 @@
 """Times in a column: which column holds them, and what they say."""
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from eattn.data.rows import Place, check_given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,20 +35,24 @@ def time_column(frame: "pd.DataFrame", path: Path, *, without: Collection[str | 
         raise ValueError(
             f"{path} has several columns of times, {', '.join(parsing)}: say which one is meant"
         )
-    raise ValueError(f"{path} has no column of times, its columns are {', '.join(names)}")
+    raise ValueError(
+        f"{path} has no column of times, its columns are {', '.join(names)}: say which one is meant"
+    )
 
 
-def parse_times(
-    values: "pd.Series[Any]", path: Path, place: Callable[[int], str]
-) -> "pd.Series[Any]":
-    """The column as datetime64, without zones: times that name one are turned to UTC."""
-    missing = values.isna()
-    if missing.any():
-        row = int(missing.to_numpy().argmax())
-        raise ValueError(f"{path}, {place(row)}: the time in column {values.name!r} is missing")
+def parse_times(values: "pd.Series[Any]", path: Path, place: Place) -> "pd.Series[Any]":
+    """The column as datetime64, without zones: times that name one are turned to UTC.
+
+    Integers that are no dates are steps or years, and stay what they are.
+    """
+    import pandas as pd
+
+    check_given("time", values, path, place)
     times = _parse(values)
     if times is not None:
         return times
+    if pd.api.types.is_integer_dtype(values):
+        return values.astype("int64")
     row = _first_bad(values)
     raise ValueError(
         f"{path}, {place(row)}, column {values.name!r} must be a time such as "

@@ -4,15 +4,14 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from eattn.models import SequenceClassifier
-from eattn.timeseries import store
+from eattn.nn import check_mixer
+from eattn.timeseries import saved_classifier, store
 from eattn.timeseries.arrays import Scaling, Series, check_channels, check_finite
 from eattn.timeseries.classifying import learn, probabilities
-from eattn.timeseries.settings import plain, seed_of, usable
-from eattn.train import History, TrainConfig, isolated
+from eattn.timeseries.settings import plain, seed_of
+from eattn.train import History, TrainConfig
 from eattn.train.config import check_number
 
 try:
@@ -130,60 +129,19 @@ class EAClassifier(BaseClassifier):
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Write the fitted model as JSON and safetensors; `force` replaces a model there."""
         self._check_is_fitted()
-        params = self._params()
-        if not isinstance(params["random_state"], int | None):
-            params["random_state"] = self.seed_
-        config = {
-            "params": params | {"device": str(self.device)},
-            "design": self.design_,
-            "classes": _to_json(self.classes_),
-            "metadata": {name: plain(value) for name, value in self.metadata_.items()},
-            "flags": self.scaling_.flags,
-            "max_len": self.max_len_,
-            "seed": self.seed_,
-        }
-        tensors = {f"model.{name}": x for name, x in self.model_.state_dict().items()}
-        tensors["mean"] = torch.from_numpy(self.scaling_.mean)
-        tensors["std"] = torch.from_numpy(self.scaling_.std)
-        store.save(folder, "classifier", config, tensors, force=force)
+        saved_classifier.save(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder) -> Self:
         """What `save` wrote, fitted; on a GPU if it was to be there and this machine has one."""
-        config, tensors = store.load(folder, "classifier")
-        try:
-            self = cls(**config["params"])
-            self._take(config, tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise store.ModelError(f"{folder} holds no classifier that fits: {reason}") from error
-        return self
-
-    def _take(self, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        labels = config["classes"]
-        self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
-        self.n_classes_ = len(self.classes_)
-        self._class_dictionary = {label: i for i, label in enumerate(self.classes_)}
-        self.metadata_ = config["metadata"]
-        self.design_, self.max_len_ = config["design"], config["max_len"]
-        self.seed_, self.history_ = config["seed"], None
-        self.scaling_ = Scaling(
-            tensors.pop("mean").numpy(), tensors.pop("std").numpy(), config["flags"]
-        )
-        with isolated():  # what it starts from is drawn, though replaced
-            self.model_ = SequenceClassifier(**self.design_).eval()
-        self.model_.load_state_dict({name.removeprefix("model."): x for name, x in tensors.items()})
-        self.model_.to(usable(self.device))
-        self.is_fitted = True
+        return saved_classifier.load(cls, folder)
 
     def _fit(self, X: list[Series] | Series, y: NDArray[Any]) -> Self:
-        params = self._params()
-        config = self._training(params, len(X))
-        fraction = check_number(
-            "validation_fraction", params["validation_fraction"], least=0, below=1
-        )
+        params, config = self._checked(len(X))
         self.seed_ = config.seed
         self.scaling_ = Scaling.of(X)
+        if all(np.array_equal(case, X[0], equal_nan=True) for case in X):
+            raise ValueError(f"X must differ from case to case, got {len(X)} times the same series")
         series = self.scaling_(X)
         self.max_len_ = max(map(len, series))
         self.design_ = self._design(params)
@@ -192,7 +150,7 @@ class EAClassifier(BaseClassifier):
             np.searchsorted(self.classes_, y),
             self.design_,
             config,
-            validation_fraction=fraction,
+            validation_fraction=params["validation_fraction"],
             progress=bool(self.verbose),
         )
         return self
@@ -218,7 +176,11 @@ class EAClassifier(BaseClassifier):
             "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
 
-    def _training(self, params: dict[str, Any], cases: int) -> TrainConfig:
+    def _checked(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
+        """The arguments in Python's own types, and the run they make of so many cases."""
+        params = self._params()
+        check_mixer(params["mixer"])
+        check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
         config = TrainConfig(
             **{name: params[name] for name in TRAINING},
             epochs=EPOCHS if params["epochs"] is None else params["epochs"],
@@ -227,7 +189,7 @@ class EAClassifier(BaseClassifier):
         if params["epochs"] is None:  # an epoch of few cases is few steps
             per_epoch = -(-cases // config.batch_size)
             config = replace(config, epochs=max(EPOCHS, -(-STEPS // per_epoch)))
-        return config
+        return params, config
 
     def _params(self) -> dict[str, Any]:
         """The arguments as they were given, in Python's own types."""
@@ -264,9 +226,3 @@ class EAClassifier(BaseClassifier):
     @classmethod
     def _get_test_params(cls, parameter_set: str = "default") -> dict[str, Any]:
         return {"dim": 8, "depth": 1, "heads": 2, "epochs": 2}
-
-
-def _to_json(labels: NDArray[Any]) -> dict[str, Any]:
-    """Read back by `np.array(values, dtype=dtype)`."""
-    values = labels.astype(str) if labels.dtype.kind == "M" else labels  # dates
-    return {"dtype": labels.dtype.str, "values": values.tolist()}

@@ -10,18 +10,18 @@ import torch
 
 from eattn.nn import check_mixer
 from eattn.nn.mixer import check_size
-from eattn.timeseries import saved, store
+from eattn.timeseries import saved_forecaster, store
 from eattn.timeseries.backtesting import replay, with_truth
 from eattn.timeseries.conformal import check_quantiles, extended, offsets
 from eattn.timeseries.frames import ID, Rows, id_dtype, rows_of
 from eattn.timeseries.grid import Record, records
-from eattn.timeseries.material import Material, check_length
+from eattn.timeseries.material import Material, check_length, check_varies
 from eattn.timeseries.scaling import Scale
 from eattn.timeseries.settings import plain
 from eattn.timeseries.steps import check_freq
 from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
 from eattn.timeseries.training import calibration, config_of, design_of, learn
-from eattn.train import History
+from eattn.train import History, TrainConfig
 from eattn.train.config import check_number
 
 if TYPE_CHECKING:
@@ -132,9 +132,10 @@ class EAForecaster(BaseEstimator):
         """Learn from all series of a data frame, or from one. `y` is there for scikit-learn."""
         if y is not None:
             raise TypeError("y must be None: values are in the column y of df, or in df itself")
-        params = self._checked_params()
-        config, levels = config_of(params), check_quantiles(params["quantiles"])
+        params, config = self._checked()
+        levels = check_quantiles(params["quantiles"])
         found = records(rows_of(df), params["freq"])
+        check_varies(found)
         material = Material(
             found,
             fraction=params["validation_fraction"],
@@ -236,12 +237,12 @@ class EAForecaster(BaseEstimator):
         `force` replaces a model that is there.
         """
         check_is_fitted(self, "tracks_")
-        saved.save(self, folder, force=force)
+        saved_forecaster.save(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder, *, dtype: str | None = None) -> Self:
         """What `save` wrote, fitted; on a GPU if it was to be there and this machine has one."""
-        return saved.load(cls, folder, dtype=dtype)
+        return saved_forecaster.load(cls, folder, dtype=dtype)
 
     @property
     def state_nbytes(self) -> int:
@@ -282,8 +283,8 @@ class EAForecaster(BaseEstimator):
         shifts = dict(zip(self.levels_, extended(self.offsets_, horizon), strict=True))
         return long_format(NAME, tracks, times, scaled, shifts, self.id_dtype_)
 
-    def _checked_params(self) -> dict[str, Any]:
-        """The arguments in Python's own types, those checked that nothing else checks."""
+    def _checked(self) -> tuple[dict[str, Any], TrainConfig]:
+        """The arguments in Python's own types, and the run they make."""
         params = {name: plain(value) for name, value in self.get_params(deep=False).items()}
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
@@ -297,4 +298,4 @@ class EAForecaster(BaseEstimator):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {params['dtype']!r}")
         if params["mixer"] == "aft" and params["window"] is None:
             raise ValueError("mixer 'aft' needs a window: it has learnt so many places and no more")
-        return params
+        return params, config_of(params)

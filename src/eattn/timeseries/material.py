@@ -26,6 +26,17 @@ def check_length(record: Record, window: int | None, horizon: int) -> None:
         )
 
 
+def check_varies(records: Sequence[Record]) -> None:
+    """That there is something to learn: one of many may be constant, not all."""
+    for record in records:
+        known = record.values[~np.isnan(record.values)]
+        if (known != known[0]).any():
+            return
+    also = "" if len(records) == 1 else ", and all others are constant too"
+    name, value = records[0].name, records[0].values[0]
+    raise ValueError(f"series {name!r} is {value:g} throughout{also}: there is nothing to learn")
+
+
 class Material:
     """Windows to learn from, and windows of the last part of each series, which are held out.
 

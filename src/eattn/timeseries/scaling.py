@@ -1,25 +1,26 @@
 """Values of a series in units of its own deviation around its own mean, and back."""
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Values = TypeVar("Values", float, NDArray[np.float64])
+Values = NDArray[np.float64]
+LIMIT = 1e9  # deviations: what is farther out is cut off, so that nothing overflows
 
 
 class Scale(NamedTuple):
-    """x = (y - mean) / std.
+    """x = (y - mean) / std, within ±LIMIT.
 
-    >>> Scale.of(np.array([1.0, np.nan, 3.0])).apply(5.0)
-    3.0
+    >>> Scale.of(np.array([1.0, np.nan, 3.0])).apply(np.array([5.0])).tolist()
+    [3.0]
     """
 
     mean: float
     std: float
 
     @classmethod
-    def of(cls, values: NDArray[np.float64]) -> "Scale":
+    def of(cls, values: Values) -> "Scale":
         """Of the known values, at least one; constant ones have their own size for a deviation."""
         known = values[~np.isnan(values)]
         mean, std = float(known.mean()), float(known.std())
@@ -28,13 +29,13 @@ class Scale(NamedTuple):
         return cls(mean, std)
 
     def apply(self, values: Values) -> Values:
-        return (values - self.mean) / self.std
+        return ((values - self.mean) / self.std).clip(-LIMIT, LIMIT)
 
     def undo(self, values: Values) -> Values:
         return values * self.std + self.mean
 
 
-def carried_forward(values: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+def carried_forward(values: Values, before: float) -> Values:
     """Missing values as the last one known; `before` the first.
 
     >>> carried_forward(np.array([np.nan, 2.0, np.nan, 4.0]), before=1.0).tolist()
@@ -42,5 +43,5 @@ def carried_forward(values: NDArray[np.float64], before: float) -> NDArray[np.fl
     """
     full = np.concatenate([[before], values])
     known = np.where(np.isnan(full), 0, np.arange(len(full)))
-    filled: NDArray[np.float64] = full[np.maximum.accumulate(known)][1:]
+    filled: Values = full[np.maximum.accumulate(known)][1:]
     return filled

@@ -94,6 +94,10 @@ def check_free(folder: Folder, *, force: bool = False) -> None:
     """That `save` may write there: before a long training, so that it is not for nothing."""
     target = Path(folder)
     if not target.exists():
+        above = next(path for path in target.absolute().parents if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            what = "may not be written to" if above.is_dir() else "is a file"
+            raise ModelError(f"{target} cannot be made: {above} {what}")
         return
     if not target.is_dir():
         raise ModelError(f"{target} must be a folder to save in, got a file")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from eattn.timeseries.forecaster import NAME, EAForecaster
-from eattn.timeseries.frames import ID, TIME, VALUE, Rows, need_pandas
+from eattn.timeseries.frames import ID, LARGEST, TIME, VALUE, Rows, need_pandas
+from eattn.timeseries.settings import plain
 from eattn.timeseries.tracks import Track
 
 FORMATS = ("json", "csv")
@@ -54,6 +55,10 @@ class Stream:
             self.places = {name: i for i, name in enumerate(names) if name in (ID, TIME, VALUE)}
             self.width = len(cells)
             return True
+        if TIME in names or VALUE in names:
+            have, lack = (TIME, VALUE) if TIME in names else (VALUE, TIME)
+            called = {what: name for name, what in self.aliases.items()}.get(lack, lack)
+            raise ValueError(f"{', '.join(cells)} names {have} and no {lack}: call it {called!r}")
         order = {2: (TIME, VALUE), 3: (ID, TIME, VALUE)}.get(len(cells))
         if order is None:
             raise ValueError(f"a row must be ds,y or unique_id,ds,y, got {len(cells)} cells")
@@ -75,10 +80,9 @@ class Stream:
         table = self.forecaster._table([track], self.horizon)
         columns = [name for name in table.columns if name.startswith(NAME)]
         if self.form == "json":
-            told = {ID: track.name, "cutoff": str(track.time), TIME: table[TIME].astype(str)}
-            told |= {name: table[name] for name in columns}
-            plain = {n: x if isinstance(x, str | int | float) else list(x) for n, x in told.items()}
-            yield json.dumps(plain, ensure_ascii=False)
+            told = {ID: track.name, "cutoff": plain(track.time), TIME: table[TIME].tolist()}
+            told |= {name: table[name].tolist() for name in columns}
+            yield json.dumps(told, ensure_ascii=False, default=str)  # which writes times
             return
         if not self.headed:
             self.headed = True
@@ -109,7 +113,7 @@ def _value(text: str) -> float:
         value = float(text)
     except ValueError:
         value = np.inf
-    if not np.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise ValueError(f"{VALUE} must be a finite number, got {text!r}")
     return value
 
