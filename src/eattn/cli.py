@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import eattn
-from eattn.commands import bench, classify, data, forecast, reproduce
+from eattn.commands import bench, classify, data, diagnose, forecast, reproduce
 
 app = typer.Typer(
     name="eattn",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 for group in (classify, forecast, data, bench, reproduce):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+app.command()(diagnose.diagnose)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ attention, and compares the layer's expansion, and others, with exact EA on them
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,31 +106,47 @@ def diagnose(
     >>> bool(found.layers[0].total < 0.1)
     True
     """
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be above 0 and below 1, got {tolerance}")
+    check_tolerance(tolerance)
+    trained = model.training
+    try:
+        model.eval()
+        with torch.no_grad(), watching(model, candidates) as found:
+            _call(model, batch)
+    finally:
+        model.train(trained)
+    return Diagnosis(tuple(found), tolerance)
+
+
+@contextmanager
+def watching(model: nn.Module, candidates: Sequence[Expansion] = ()) -> Iterator[list[Layer]]:
+    """What passes through the layers meanwhile, the first time it does; an error if nothing."""
     tried = tuple(candidates) or CANDIDATES
     layers = {m: name for name, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
     if not layers:
         raise ValueError(f"{type(model).__name__} has no layer of element-wise attention")
-    found: list[Layer] = []
+    found: dict[str, Layer] = {}
+    listed: list[Layer] = []
 
     def look(layer: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
         assert isinstance(layer, ElementwiseAttention)
-        found.append(_examine(layers[layer], layer, tried, *args, **kwargs))
+        name = layers[layer]
+        if name not in found:
+            found[name] = _examine(name, layer, tried, *args, **kwargs)
+            listed.append(found[name])
 
     hooks = [layer.register_forward_hook(look, with_kwargs=True) for layer in layers]
-    trained = model.training
     try:
-        model.eval()
-        with torch.no_grad():
-            _call(model, batch)
+        yield listed
     finally:
-        model.train(trained)
         for hook in hooks:
             hook.remove()
     if not found:
-        raise ValueError("no layer of element-wise attention was called on this batch")
-    return Diagnosis(tuple(found), tolerance)
+        raise ValueError("no layer of element-wise attention was called meanwhile")
+
+
+def check_tolerance(tolerance: float) -> None:
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be above 0 and below 1, got {tolerance}")
 
 
 def name_of(expansion: Expansion | None) -> str:
@@ -225,13 +242,19 @@ def _cost(expansion: Expansion) -> float:
 
 
 def rows(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
-    """One for each layer and candidate, in plain numbers: for files and plots."""
+    """In plain numbers, for files and plots: one for each layer, one for each of its candidates."""
     for layer in diagnosis.layers:
+        spreads = {"q": layer.q_spread.tolist(), "k": layer.k_spread.tolist()}
+        own = name_of(layer.expansion)
+        told = {"what": "layer", "layer": layer.name, "expansion": own, "error": layer.total}
+        enough = name_of(layer.cheapest(diagnosis.tolerance))
+        yield told | {"spreads": spreads, "outside": layer.outside.tolist(), "enough": enough}
         for expansion, error in layer.errors.items():
             yield {
+                "what": "candidate",
                 "layer": layer.name,
                 "expansion": name_of(expansion),
                 "terms": expansion.terms,
-                "own": expansion == layer.expansion,
+                "radius": expansion.radius,
                 "error": error,
             }

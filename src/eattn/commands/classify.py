@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
-from eattn.commands.source import own_file
+from eattn.commands.source import blaming, read_cases
 
 if TYPE_CHECKING:
     from eattn.data import Cases
@@ -63,7 +63,7 @@ def fit(
     from eattn.timeseries.store import check_free
 
     check_free(out, force=force)
-    cases = _read(train, "train", data_dir)
+    cases = read_cases(train, "train", data_dir)
     labels = _labels(cases)
     if labels is None:
         raise ValueError(f"{train} has no class labels to learn from")
@@ -84,10 +84,8 @@ def fit(
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
     model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
-    try:
+    with blaming(train):
         model.fit(cases.X, cases.y)
-    except ValueError as error:
-        raise ValueError(f"{train}: {error}") from error
     model.save(out, force=force)
     print(f"{out}: {_summary(model)}")
 
@@ -137,16 +135,6 @@ def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
     print(accuracy)
 
 
-def _read(source: str, split: str, data_dir: Path | None) -> "Cases":
-    """A file, or that split of a set known by name."""
-    from eattn.data import load_classification, read_ts
-
-    path = own_file(source, "classification", ".ts file")
-    if path is not None:
-        return read_ts(path)
-    return load_classification(source, split, data_dir=data_dir, progress=True)
-
-
 def _labels(cases: "Cases") -> list[str] | None:
     """None too where the file has numbers to predict."""
     return None if cases.y is None or cases.y.dtype.kind == "f" else cases.y.tolist()
@@ -157,11 +145,9 @@ def _apply(model: Path, test: str, data_dir: Path | None) -> "tuple[EAClassifier
     from eattn.timeseries import EAClassifier
 
     classifier = EAClassifier.load(model)
-    cases = _read(test, "test", data_dir)
-    try:
+    cases = read_cases(test, "test", data_dir)
+    with blaming(test):
         return classifier, cases, classifier.predict_proba(cases.X)
-    except ValueError as error:
-        raise ValueError(f"{test}: {error}") from error
 
 
 def _accuracy(cases: "Cases", classes: Iterable[Any], predicted: Iterable[Any]) -> str | None:

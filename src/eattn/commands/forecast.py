@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
-from eattn.commands.source import own_file
+from eattn.commands.source import blaming, read_series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def fit(
 
     check_free(out, force=force)
     levels = None if quantiles is None else _levels(quantiles)
-    table, columns = _read(data, time, target, id_, data_dir)
+    table, columns = read_series(data, time, target, id_, data_dir)
 
     from eattn.timeseries import EAForecaster
 
@@ -88,10 +88,8 @@ def fit(
         **given,
     )
     model._checked()  # what is wrong with its arguments is not the data's fault
-    try:
+    with blaming(data):
         model.fit(table)
-    except ValueError as error:
-        raise ValueError(f"{data}: {error}") from error
     model.columns_ = columns
     model.save(out, force=force)
     print(f"{out}: {_summary(model)}")
@@ -126,9 +124,9 @@ def predict(
     for option, path in (("--out", out), ("--plot", plot)):
         check_out(option, path, force=force)
     if plot is not None:
-        from eattn.report.forecast import check_path
+        from eattn.report.plots import check_picture
 
-        check_path(plot)
+        check_picture(plot)
 
     from eattn.timeseries import EAForecaster
 
@@ -137,11 +135,9 @@ def predict(
     if data is not None:
         known = getattr(forecaster, "columns_", None) or {}
         columns = (time or known.get("ds"), target or known.get("y"), id_ or known.get("unique_id"))
-        history, _ = _read(data, *columns, data_dir)
-        try:
+        history, _ = read_series(data, *columns, data_dir)
+        with blaming(data):
             forecaster = forecaster.with_history(history)
-        except ValueError as error:
-            raise ValueError(f"{data}: {error}") from error
     forecast = forecaster.predict(horizon)
     write_text(forecast.to_csv(index=False, lineterminator="\n", float_format="%.9g"), out)
     if plot is not None:
@@ -182,37 +178,6 @@ def _levels(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--quantiles must be numbers as 0.1,0.9, got {text!r}") from None
-
-
-def _read(
-    data: str,
-    time: str | None,
-    target: str | None,
-    series: str | None,
-    data_dir: Path | None,
-) -> "tuple[pd.DataFrame, dict[str, str | None]]":
-    """A file, or a set known by name, in long format; and what its columns are called there."""
-    from eattn.data import load_forecasting, read_table
-
-    path = own_file(data, "forecasting", "CSV or parquet file")
-    if path is not None:
-        table = read_table(path, time=time, target=target, series=series)
-    else:
-        table = load_forecasting(data, data_dir=data_dir, progress=True)
-        target = target or table.target
-    names = table.columns
-    if target is None:
-        target = names[0] if len(names) == 1 else "y" if "y" in names else None
-    if target is None:
-        raise ValueError(f"{data} has several columns of numbers, {', '.join(names)}: --target one")
-    if target not in names:
-        raise ValueError(f"{data} has no column {target!r} of numbers, it has {', '.join(names)}")
-    frame = table.frame.rename(columns={target: "y"})
-    named = "unique_id" in frame
-    if not named:
-        frame["unique_id"] = target
-    columns = {"ds": table.time, "y": target, "unique_id": series if named else None}
-    return frame[["unique_id", "ds", "y"]], columns
 
 
 def _tail(forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int) -> "pd.DataFrame":

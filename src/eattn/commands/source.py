@@ -1,8 +1,25 @@
 """What commands read: a file of the user's own, or a set known by name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from eattn.data import Cases
 
 TASKS = {"classification": "classify", "forecasting": "forecast"}
+
+
+@contextmanager
+def blaming(source: str) -> Iterator[None]:
+    """What is wrong with values inside is told with the name of the file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def own_file(source: str, kind: str, what: str) -> Path | None:
@@ -23,3 +40,44 @@ def own_file(source: str, kind: str, what: str) -> Path | None:
     if known.kind != kind:
         raise ValueError(f"{source} is a set to {TASKS[known.kind]}, not to {TASKS[kind]}")
     return None
+
+
+def read_cases(source: str, split: str, data_dir: Path | None) -> "Cases":
+    """A file, or that split of a set known by name."""
+    from eattn.data import load_classification, read_ts
+
+    path = own_file(source, "classification", ".ts file")
+    if path is not None:
+        return read_ts(path)
+    return load_classification(source, split, data_dir=data_dir, progress=True)
+
+
+def read_series(
+    data: str,
+    time: str | None,
+    target: str | None,
+    series: str | None,
+    data_dir: Path | None,
+) -> "tuple[pd.DataFrame, dict[str, str | None]]":
+    """A file, or a set known by name, in long format; and what its columns are called there."""
+    from eattn.data import load_forecasting, read_table
+
+    path = own_file(data, "forecasting", "CSV or parquet file")
+    if path is not None:
+        table = read_table(path, time=time, target=target, series=series)
+    else:
+        table = load_forecasting(data, data_dir=data_dir, progress=True)
+        target = target or table.target
+    names = table.columns
+    if target is None:
+        target = names[0] if len(names) == 1 else "y" if "y" in names else None
+    if target is None:
+        raise ValueError(f"{data} has several columns of numbers, {', '.join(names)}: --target one")
+    if target not in names:
+        raise ValueError(f"{data} has no column {target!r} of numbers, it has {', '.join(names)}")
+    frame = table.frame.rename(columns={target: "y"})
+    named = "unique_id" in frame
+    if not named:
+        frame["unique_id"] = target
+    columns = {"ds": table.time, "y": target, "unique_id": series if named else None}
+    return frame[["unique_id", "ds", "y"]], columns

@@ -11,14 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANELS = 6  # series to show at most
-SUFFIXES = (".png", ".svg")
-
-
-def check_path(path: Path) -> None:
-    """Raise before the work where nothing could be drawn there."""
-    plots.need_matplotlib()
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"a plot must be called name.png or name.svg, got {path}")
 
 
 def plot(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path) -> None:
@@ -26,7 +18,7 @@ def plot(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path) -> None:
 
     A forecast has columns unique_id, ds, the name of the model, and quantiles NAME-q10, … after it.
     """
-    check_path(path)
+    plots.check_picture(path)
     names = list(dict.fromkeys(forecast["unique_id"]))
     with plots.style():
         figure = plots.new_figure(0.6 + 2.6 * min(len(names), PANELS))
@@ -39,7 +31,7 @@ def plot(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path) -> None:
         if len(names) > PANELS:
             figure.suptitle(f"The first {PANELS} of {len(names)} series")
         plots.settle(figure)
-        plots._save(figure, path)
+        plots.save(figure, path)
 
 
 def _panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -> None:

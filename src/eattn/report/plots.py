@@ -24,6 +24,7 @@ ORDER_COLOURS = {2: VERMILLION, 6: BLUE}  # the paper's orders look the same in 
 # A wide pale line that others may lie upon, and still be seen.
 UNDER: dict[str, Any] = {"color": "#bbbbbb", "linewidth": 4.5, "solid_capstyle": "butt"}
 
+SUFFIXES = (".png", ".svg")
 WIDTH = 9.0  # inches; at a width of 900 pixels a point is 1.4 pixels
 STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
@@ -59,6 +60,13 @@ def need_matplotlib() -> None:
         ) from error
 
 
+def check_picture(path: Path) -> None:
+    """Raise before the work where nothing could be drawn there."""
+    need_matplotlib()
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"a plot must be called name.png or name.svg, got {path}")
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """The house style over matplotlib's defaults, whatever the user's own settings are."""
@@ -88,7 +96,7 @@ def redraw(path: Path, draw: Callable[[Sequence[Row]], "Figure"]) -> list[Path]:
     with style():
         figure = draw(read_rows(path))
         settle(figure)
-        return [_save(figure, path.with_suffix(suffix)) for suffix in (".png", ".svg")]
+        return [save(figure, path.with_suffix(suffix)) for suffix in SUFFIXES]
 
 
 def settle(figure: "Figure") -> None:
@@ -100,7 +108,7 @@ def settle(figure: "Figure") -> None:
         axes.set_position((x, y, width, height))
 
 
-def _save(figure: "Figure", path: Path) -> Path:
+def save(figure: "Figure", path: Path) -> Path:
     """Without the date and the version of what drew it: the same rows give the same bytes."""
     unwanted = {".png": ["Software"], ".svg": ["Date", "Creator"]}[path.suffix]
     picture = io.BytesIO()  # a failure while drawing leaves the old file

@@ -90,6 +90,12 @@ def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ModelError(f"{target / WEIGHTS} is no safetensors file: {reason}") from error
 
 
+def kind_of(folder: Folder) -> str:
+    """Which of KINDS a folder holds."""
+    kind: str = _read_config(Path(folder))["kind"]
+    return kind
+
+
 def check_free(folder: Folder, *, force: bool = False) -> None:
     """That `save` may write there: before a long training, so that it is not for nothing."""
     target = Path(folder)

@@ -1,0 +1,73 @@
+"""`eattn diagnose` on saved models of both kinds, and what it says when something is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from eattn.cli import main
+from eattn.timeseries import EAClassifier, EAForecaster
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A classifier, a forecaster, and data for each."""
+    path = tmp_path_factory.mktemp("diagnose")
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(2, 15)) + i % 2 for i in range(12)]
+    y = ["a", "b"] * 6
+    EAClassifier("ea-2", dim=8, depth=2, epochs=1).fit(X, y).save(path / "classifier")
+    lines = (":".join(",".join(f"{v:.3f}" for v in row) for row in case) for case in X)
+    head = "@problemName made\n@univariate false\n@dimensions 2\n@equalLength true\n"
+    head += "@seriesLength 15\n@classLabel true a b\n@data\n"
+    text = head + "".join(f"{line}:{label}\n" for line, label in zip(lines, y, strict=True))
+    (path / "TEST.ts").write_text(text)
+    wave = np.sin(np.arange(150) / 4)
+    EAForecaster(horizon=3, dim=8, depth=1, epochs=1).fit(wave).save(path / "forecaster")
+    rows = "".join(f"{i},{v:.4f}\n" for i, v in enumerate(wave))
+    (path / "wave.csv").write_text("ds,y\n" + rows)
+    return path
+
+
+def test_a_classifier_is_told_layer_by_layer_and_drawn(folder, tmp_path, capsys):
+    files = [tmp_path / "d.png", tmp_path / "d.jsonl"]
+    model, data = str(folder / "classifier"), str(folder / "TEST.ts")
+    assert main(["diagnose", model, data, "--plot", str(files[0]), "--json", str(files[1])]) == 0
+    text = capsys.readouterr().out
+    assert text.count("ea-2") == 2
+    assert "within 0.01" in text
+    rows = [json.loads(line) for line in files[1].read_text().splitlines()]
+    assert sum(row["what"] == "layer" for row in rows) == 2
+    assert files[0].stat().st_size > 10_000
+
+
+def test_a_forecaster_is_told_too(folder, capsys):
+    assert main(["diagnose", str(folder / "forecaster"), str(folder / "wave.csv")]) == 0
+    assert "ea-6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["classifier", "wave.csv"], "wave.csv"),
+        (["classifier", "none.ts"], "none.ts must be a .ts file, there is none"),
+        (["nowhere", "TEST.ts"], "nowhere holds no saved model"),
+        (["classifier", "TEST.ts", "--tolerance", "2"], "tolerance must be above 0 and below 1"),
+        (["classifier", "TEST.ts", "--plot", "d.pdf"], "a plot must be called name.png or"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(folder, args, message, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["diagnose", *args]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_without_element_wise_attention_has_nothing_to_tell(folder, tmp_path, capsys):
+    wave = np.sin(np.arange(150) / 4)
+    EAForecaster(horizon=3, mixer="gru", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "gru")
+    assert main(["diagnose", str(tmp_path / "gru"), str(folder / "wave.csv")]) == 1
+    assert "has no layer of element-wise attention" in capsys.readouterr().err
