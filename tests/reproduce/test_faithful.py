@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -19,6 +20,7 @@ TINY = Plan(
     rounds=2,
     mixers=("ea-6", "ea"),
     sets=("JapaneseVowels",),
+    series=("Traffic",),
     seeds=1,
     epochs=1 / 30,
 )
@@ -28,7 +30,11 @@ TINY = Plan(
 def measured(tmp_path_factory):
     pytest.importorskip("matplotlib")
     out = tmp_path_factory.mktemp("faithful")
-    files = faithful.run(TINY, Console(quiet=True), out)
+    pandas = pytest.importorskip("pandas")
+    times = pandas.date_range("2024-01-01", periods=400, freq="h")
+    wave = np.sin(np.arange(400) * np.pi / 12)
+    pandas.DataFrame({"date": times, "OT": wave}).to_csv(out / "traffic.csv", index=False)
+    files = faithful.run(TINY, Console(quiet=True), out, data_dir=out)
     return [json.loads(line) for line in files[0].read_text().splitlines()], files
 
 
@@ -64,6 +70,15 @@ def test_weights_of_exact_attention_answer_the_same_on_a_quadrature(measured):
     assert exact["swapped"]["ea-6"]["agreement"] <= 1
     (series,) = (row for row in rows if row["what"] == "run" and row["mixer"] == "ea-6")
     assert "swapped" not in series
+
+
+def test_forecasts_of_exact_attention_stay_where_they_are_on_a_quadrature(measured):
+    rows, _ = measured
+    runs = {row["mixer"]: row for row in rows if row["what"] == "forecast"}
+    assert set(runs) == {"ea-6", "ea"}
+    swapped = runs["ea"]["swapped"]["ea-q25"]
+    assert swapped["mae"] == pytest.approx(runs["ea"]["mae"], rel=1e-3)
+    assert swapped["moved"] < 1e-3 * runs["ea"]["mae"]
 
 
 def test_all_promises_are_judged_and_the_tables_and_the_picture_are_there(measured):

@@ -51,14 +51,15 @@ def errors(axes: "Axes", rows: Sequence[Row], shades: dict[str, str], tolerance:
                 ring: Any = dict(markersize=10, markerfacecolor="none", markeredgewidth=1.6)
                 axes.plot(row["terms"], row["error"], "o", color=colour, **ring)
     axes.axhline(tolerance, color=plots.GREY, linewidth=1, linestyle=":")
-    axes.annotate("tolerance", (1, tolerance), xycoords=("axes fraction", "data"), ha="right")
+    place: Any = dict(xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    axes.annotate("tolerance", (1, tolerance * 1.1), **place)
     axes.set_yscale("log")
     axes.set(xlabel="terms (powers solid, bells dashed; ring: as it is)", ylabel="error")
 
 
 def spreads(axes: "Axes", layers: Sequence[Row], shades: dict[str, str]) -> None:
     """The standard deviation of q and of k in every channel, layer by layer."""
-    axes.set_title("(b) Spread of q and k, channel by channel")
+    axes.set_title("(b) Spread of q and k by channel")
     places = []
     for number, row in enumerate(layers):
         for side, part in enumerate("qk"):

@@ -32,6 +32,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             for name, pair in _by(centers, "expansion").items()
         ]
         yield "error, q and k around 1 with a spread of 0.5", ["as they are", "centred"], lines
+    if any(row["what"] == "forecast" for row in rows):
+        yield _forecasts(rows)
     if any(row["what"] == "run" for row in rows):
         yield _accuracies(rows)
         swapped = list(_swapped(rows))
@@ -63,13 +65,31 @@ def _accuracies(rows: Sequence[Row]) -> Table:
     for mixer, of in _by(runs, "mixer").items():
         cells = [mixer]
         for data in SHORT:
-            values = [row["accuracy"] for row in of if row["data"] == data]
-            spread = stdev(values) if len(values) > 1 else 0.0
-            cells.append(f"{fmean(values):.3f} ± {spread:.3f}" if values else "")
+            cells.append(_mean([row["accuracy"] for row in of if row["data"] == data]))
         lines.append([*cells, f"{fmean(row['seconds'] for row in of):.0f}"])
     seeds = max(row["seed"] for row in runs) + 1
     title = f"accuracy on TEST, epoch picked on a fifth of TRAIN, {seeds} seeds; trained with"
     return title, [*SHORT.values(), "s a run"], lines
+
+
+def _forecasts(rows: Sequence[Row]) -> Table:
+    runs = [row for row in rows if row["what"] == "forecast"]
+    data = list(dict.fromkeys(row["data"] for row in runs))
+    lines = []
+    for mixer, of in _by(runs, "mixer").items():
+        values = [[row["mae"] for row in of if row["data"] == name] for name in data]
+        lines.append([mixer, *map(_mean, values)])
+    for name in dict.fromkeys(name for row in runs for name in row.get("swapped", ())):
+        exact = [row for row in runs if "swapped" in row]
+        values = [[r["swapped"][name]["mae"] for r in exact if r["data"] == of] for of in data]
+        lines.append([f"ea's weights on {name}", *map(_mean, values)])
+    return "MAE, horizon 6, windows in the order of time; trained with", data, lines
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    return f"{fmean(values):.3f} ± {stdev(values) if len(values) > 1 else 0.0:.3f}"
 
 
 def agreements(rows: Sequence[Row], expansion: str) -> dict[str, float]:

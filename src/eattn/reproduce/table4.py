@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -165,11 +166,25 @@ class Windows:
 
 def measure_run(key: Row, *, share: float, data_dir: Path | None) -> Row:
     """MAE and RMSE on the test windows."""
-    data, began = Windows(key, data_dir), perf_counter()
     forecast = {"persistence": persistence, "lightgbm": lightgbm}.get(key["model"])
-    if forecast is not None:
-        errors = forecast(data) - data.at(data.part("test"))[0][:, WINDOW:].double()
-        return scores(errors, data) | {"seconds": perf_counter() - began}
+    if forecast is None:
+        return fit(key, share=share, data_dir=data_dir).row
+    data, began = Windows(key, data_dir), perf_counter()
+    errors = forecast(data) - data.at(data.part("test"))[0][:, WINDOW:].double()
+    return scores(errors, data) | {"seconds": perf_counter() - began}
+
+
+class Fitted(NamedTuple):
+    """A trained model, its windows, and what came out."""
+
+    model: Forecaster
+    data: Windows
+    row: Row
+
+
+def fit(key: Row, *, share: float, data_dir: Path | None) -> Fitted:
+    """One training, of `key`'s mixer on its data with its split, horizon and seed."""
+    data = Windows(key, data_dir)
     with isolated(key["seed"]):
         model = SETTINGS[key["data"]].model(key["model"], key["split"])
     config = TrainConfig(
@@ -192,13 +207,14 @@ def measure_run(key: Row, *, share: float, data_dir: Path | None) -> Row:
     )
     history = train(model, task, config)
     assert history.best is not None
-    return scores(errors_of(model, data, "test"), data) | {
+    row = scores(errors_of(model, data, "test"), data) | {
         "val_mae": history.best.metrics["mae"],
         "epoch": history.best.epoch,
         "epochs": config.epochs,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "seconds": history.seconds,
     }
+    return Fitted(model, data, row)
 
 
 def loss(model: nn.Module, batch: tuple[Tensor], *, data: Windows) -> Tensor:
