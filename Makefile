@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
 		"(is there a C++17 compiler?); the eager backend serves, more slowly" >&2
 	@touch $@
 
-demo: $(STAMP)  ## show that the forms agree and what it costs against softmax attention
+demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.html, five minutes
 	$(BIN)/eattn demo
 
 test: $(STAMP)  ## run the tests

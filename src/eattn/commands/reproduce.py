@@ -1,4 +1,4 @@
-"""`eattn reproduce table1 | … | fig3`: the paper again, from numbers measured here."""
+"""`eattn reproduce table1 | … | fig5`: the paper again, from numbers measured here."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,6 +122,53 @@ def table4(
     plan = _changed(Plan.quick() if quick else Plan(), mixers, seeds)
     name = "table4-quick" if quick else "table4"
     _wrote(run(plan, Console(), out, name=name, data_dir=data_dir, jobs=jobs))
+
+
+@app.command("fig4")
+def fig4(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer points, a smaller budget: five minutes.")
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Memory to fit into: the card's, or 8GiB without one (2GiB with --quick).",
+        ),
+    ] = None,
+    out: Out = RESULTS,
+) -> None:
+    """Measure what training BERT-base costs: memory, the longest sequence that fits, throughput.
+
+    Writes fig4.jsonl, and fig4.png and fig4.svg drawn from it; with --quick they are called
+    fig4-quick. A run that was cut off continues where it stopped. Takes some 40 minutes on two
+    cores, and 15 GiB of memory. Example: eattn reproduce fig4 --budget 4GiB
+    """
+    from eattn.reproduce.fig4 import Plan, run
+
+    plan = (Plan.quick() if quick else Plan()).here(budget)
+    _wrote(run(plan, Console(), out, name="fig4-quick" if quick else "fig4"))
+
+
+@app.command("fig5")
+def fig5(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer positions and batch sizes: five minutes.")
+    ] = False,
+    out: Out = RESULTS,
+) -> None:
+    """Measure what generating with BERT-base costs: memory and time per token at any position.
+
+    Writes fig5.jsonl, and fig5.png and fig5.svg drawn from it; with --quick they are called
+    fig5-quick. A run that was cut off continues where it stopped. Takes some 20 minutes on two
+    cores, and 13 GiB of memory: where there is less, the longest caches are left out.
+    Example: eattn reproduce fig5 --quick --out results
+    """
+    from eattn.reproduce.fig5 import Plan, run
+
+    plan = (Plan.quick() if quick else Plan()).here()
+    _wrote(run(plan, Console(), out, name="fig5-quick" if quick else "fig5"))
 
 
 @app.command("faithful")

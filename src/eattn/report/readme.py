@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eattn.report import runs, table1, table3, table4
+from eattn.report import faithful, fig4, fig5, runs, table1, table3, table4
 from eattn.report.block import block_table
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
@@ -33,6 +33,9 @@ TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "reproduce:table1": ("table1.jsonl", table1.markdown),
     "reproduce:table3": ("table3.jsonl", table3.markdown),
     "reproduce:table4": ("table4.jsonl", table4.markdown),
+    "reproduce:fig4": ("fig4.jsonl", fig4.markdown),
+    "reproduce:fig5": ("fig5.jsonl", fig5.markdown),
+    "reproduce:faithful": ("faithful.jsonl", faithful.markdown),
 }
 
 

@@ -1,0 +1,17 @@
+"""The sections of the page, in their order: a file each."""
+
+from eattn.report.html.sections import (
+    block,
+    faithful,
+    fig1,
+    fig3,
+    fig4,
+    fig5,
+    op,
+    table1,
+    table3,
+    table4,
+)
+
+MODULES = (fig1, fig3, table1, table3, table4, fig4, fig5, faithful, op, block)
+SECTIONS = tuple(module.SECTION for module in MODULES)
