@@ -14,14 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from eattn.nn import MIXERS, Mixer, make_mixer
+from eattn.nn import MIXERS, Mixer, ShortConv, make_mixer
 from eattn.ops import reference
 
-NAMES = (*MIXERS, "ea-0", "ea-12")
-SERIES = tuple(name for name in NAMES if name.startswith("ea-"))
-HEADED = ("sa", "sa-math", "la", "taylor")
+PLAIN = (*MIXERS, "ea-0", "ea-12")
+CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5")  # after a short convolution of this width
+NAMES = (*PLAIN, *CONVOLVED)
+SERIES = tuple(name for name in PLAIN if name.startswith("ea-"))
+HEADED = ("sa", "sa-math", "la", "taylor", "sa~4", "la~1")
 CACHED = ("ea", "sa", "sa-math", "aft")  # their state grows with every token
-CONSTANT = tuple(name for name in NAMES if name not in CACHED)
+CONSTANT = tuple(name for name in NAMES if name.partition("~")[0] not in CACHED)
 RECURRENT = ("gru", "linear-rnn")
 
 names = pytest.mark.parametrize("name", NAMES)
@@ -42,13 +44,20 @@ def make(
     """A mixer in float64, none of whose parameters is at its start (biases start at 0)."""
     if name == "aft" and max_len is None:
         max_len = 300
-    mixer = make_mixer(name, dim, heads=heads, causal=causal, max_len=max_len).double()
+    options = dict(heads=heads, causal=causal, max_len=max_len)
+    mixer = fresh(name, dim, **options).double()
     rng = torch.Generator().manual_seed(seed)
     for parameter in mixer.parameters():
         spread = 0.3 if parameter.dim() == 1 else 0.5 * parameter.shape[-1] ** -0.5
         noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
         parameter.data.copy_(spread * noise)
     return mixer
+
+
+def fresh(name: str, dim: int, **options) -> Mixer:
+    """`make_mixer`, where `ea-6~4` is ea-6 with short_conv=4."""
+    name, _, width = name.partition("~")
+    return make_mixer(name, dim, **options, short_conv=int(width) if width else None)
 
 
 def tokens(B: int, L: int, dim: int = 12, seed: int = 1) -> Tensor:
@@ -109,6 +118,8 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
     if key_mask is not None:
         x = torch.where(key_mask.unsqueeze(-1), x, 0.0)
     kind = type(mixer).__name__
+    if kind == "Convolved":
+        return literal(mixer.mixer, _convolved(mixer.conv, x, key_mask), key_mask)
     if kind == "GRU":
         return F.linear(_gru(mixer, x, key_mask), *_weights(mixer.out_proj))
     if kind == "LinearRNN":
@@ -126,6 +137,22 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
     else:
         y = torch.cat([_head(mixer, *qkv, seen) for qkv in _heads(mixer, q, k, v)], -1)
     return F.linear(y, *_weights(mixer.out_proj))
+
+
+def _convolved(conv: ShortConv, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """u_t = x_t + b + sum_i w_i x_(t - i) over the real tokens of a row, one after the other."""
+    rows = []
+    every = list(range(x.shape[1]))
+    for row, tokens in enumerate(x):
+        out = list(torch.zeros_like(tokens))
+        real = (
+            range(len(tokens)) if key_mask is None else key_mask[row].nonzero().flatten().tolist()
+        )
+        for n, t in enumerate(real):
+            near = [conv.weight[i] * tokens[real[n - i]] for i in range(min(conv.width, n + 1))]
+            out[t] = tokens[t] + conv.bias + sum(near)
+        rows.append(torch.stack(out))
+    return torch.stack(rows)
 
 
 def _weights(linear: torch.nn.Linear) -> tuple[Tensor, Tensor]:

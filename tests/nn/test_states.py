@@ -7,10 +7,12 @@ import torch
 from mixing import (
     CACHED,
     CONSTANT,
+    CONVOLVED,
     MASKS,
     MODES,
     NAMES,
     SERIES,
+    fresh,
     make,
     modes,
     names,
@@ -20,8 +22,8 @@ from mixing import (
 from torch import Tensor
 
 from eattn import State
-from eattn.nn import make_mixer
-from eattn.nn.states import Hidden, KVCache, LinearState
+from eattn.nn import check_mixer, make_mixer
+from eattn.nn.states import ConvState, Hidden, KVCache, LinearState
 
 cached = pytest.mark.parametrize("name", CACHED)
 
@@ -51,16 +53,17 @@ def test_other_states_grow_with_every_token(name, max_len):
 @pytest.mark.parametrize(
     ("name", "floats"),
     [
-        *[(name, 12 * (2 * (int(name[3:]) + 1) + 1)) for name in SERIES],  # s, z and shift
+        *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES],  # s, z and shift
         ("la", 3 * 4 * 5),  # heads, features, values and their count
         ("taylor", 3 * (1 + 4 + 10) * 5),
         ("gru", 12),
         ("linear-rnn", 12),
+        ("ea-6~4", 3 * 12 + 12 * (2 * 7 + 1)),  # the last three inputs too
     ],
 )
 def test_the_size_of_a_state_is_known(name, floats):
     assert sizes(name, [3]) == [2 * floats * 8]
-    mixer = make_mixer(name, 12, heads=3, causal=True)
+    mixer = fresh(name, 12, heads=3, causal=True)
     assert mixer.step(torch.zeros(2, 12))[1].nbytes == 2 * floats * 4
 
 
@@ -75,6 +78,7 @@ def test_sums_are_kept_in_float32_for_narrow_modules(name):
 def test_each_state_is_of_its_kind():
     kinds = {name: type(make(name, causal=True).step(tokens(1, 12)[:, 0])[1]) for name in NAMES}
     assert kinds == {
+        **dict.fromkeys(CONVOLVED, ConvState),
         **dict.fromkeys(SERIES, State),
         **dict.fromkeys(CACHED, KVCache),
         **dict.fromkeys(("la", "taylor"), LinearState),
@@ -147,6 +151,8 @@ def seen(state: object) -> list[Tensor]:
     """What a state holds of the tokens so far."""
     if isinstance(state, KVCache):
         return [state.k, state.v]
+    if isinstance(state, ConvState):
+        return [state.last, *seen(state.after)]
     return list(state) if isinstance(state, State) else [*vars(state).values()]
 
 

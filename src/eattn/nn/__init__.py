@@ -2,6 +2,7 @@
 
 from eattn.nn.attention import ElementwiseAttention, set_expansion
 from eattn.nn.block import TransformerBlock, TransformerConfig
+from eattn.nn.conv import Convolved, ShortConv
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 from eattn.nn.mixer import Mixer
@@ -13,6 +14,7 @@ from eattn.nn.states import DecodingState
 __all__ = [
     "MIXERS",
     "CalendarEmbedding",
+    "Convolved",
     "DecodingState",
     "ElementwiseAttention",
     "EncoderState",
@@ -20,6 +22,7 @@ __all__ = [
     "Mixer",
     "MultiheadStandIn",
     "Placement",
+    "ShortConv",
     "TransformerBlock",
     "TransformerConfig",
     "TransformerEncoder",

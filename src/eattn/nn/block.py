@@ -33,11 +33,12 @@ class TransformerConfig:
     dropout: float = 0.0  # of what mixer and FFN add to the residual
     max_len: int | None = None  # of what knows positions (aft, learned ones) or keeps a cache (sa)
     eps: float = 1e-5  # of the layer norms
+    short_conv: int | None = None  # width of a causal convolution before the mixer; None: no such
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
             check_size(name, getattr(self, name))
-        for name in ("ffn", "max_len"):
+        for name in ("ffn", "max_len", "short_conv"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
         check_mixer(self.mixer)
@@ -91,7 +92,14 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: TransformerConfig | None = None, **changes: Any) -> None:
         super().__init__()
         self.config = c = configure(config, changes)
-        self.mixer = make_mixer(c.mixer, c.dim, heads=c.heads, causal=c.causal, max_len=c.max_len)
+        self.mixer = make_mixer(
+            c.mixer,
+            c.dim,
+            heads=c.heads,
+            causal=c.causal,
+            max_len=c.max_len,
+            short_conv=c.short_conv,
+        )
         self.ffn = nn.Sequential(_linear(c.dim, c.ffn_dim), nn.GELU(), _linear(c.ffn_dim, c.dim))
         self.norm_mixer = nn.LayerNorm(c.dim, eps=c.eps)
         self.norm_ffn = nn.LayerNorm(c.dim, eps=c.eps)

@@ -4,6 +4,7 @@ import re
 
 from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
+from eattn.nn.conv import Convolved
 from eattn.nn.linear import LinearAttention
 from eattn.nn.mixer import Mixer
 from eattn.nn.placement import Center
@@ -31,7 +32,13 @@ AFT_LEN = 512  # positions AFT learns when it is not told how many
 
 
 def make_mixer(
-    name: str, dim: int, *, heads: int = 8, causal: bool = False, max_len: int | None = None
+    name: str,
+    dim: int,
+    *,
+    heads: int = 8,
+    causal: bool = False,
+    max_len: int | None = None,
+    short_conv: int | None = None,
 ) -> Mixer:
     """The mechanism `name` for tokens of `dim` channels: `(x, key_mask=None) -> y`, and `step`.
 
@@ -45,12 +52,19 @@ def make_mixer(
     What keeps q and k of an EA in range goes by name too, after a plus: `ea-6+norm`, `+bandwidth`,
     `+center` (the mean of the keys, or a learnt one if causal), in any number; see `Placement`.
 
+    `short_conv` puts a causal convolution of that width before any of them; see `ShortConv`.
+
     >>> import torch
     >>> mixer = make_mixer("ea-6", 32, causal=True)
     >>> y_t, state = mixer.step(torch.randn(2, 32))
     >>> y_t.shape, state.nbytes
     (torch.Size([2, 32]), 3840)
     """
+    mixer = _plain_mixer(name, dim, heads=heads, causal=causal, max_len=max_len)
+    return mixer if short_conv is None else Convolved(mixer, width=short_conv)
+
+
+def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int | None) -> Mixer:
     expansion = check_mixer(name)
     name, *options = name.split("+")
     match name:

@@ -1,7 +1,7 @@
 """What the mixers remember while decoding. Each state tells its `nbytes` and can be reordered."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -46,6 +46,20 @@ class LinearState(_Tensors):
     """Sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18)."""
 
     s: Tensor
+
+
+class ConvState(NamedTuple):
+    """The last inputs of a short convolution, [B, width - 1, D], and the state of what follows."""
+
+    last: Tensor
+    after: DecodingState
+
+    @property
+    def nbytes(self) -> int:
+        return self.last.numel() * self.last.element_size() + self.after.nbytes
+
+    def select(self, index: Tensor) -> "ConvState":
+        return ConvState(self.last.index_select(0, index), self.after.select(index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,3 +160,6 @@ def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
         raise ValueError(
             f"state must hold {axes} = {want} for this x and layer, got {tuple(held.shape)}"
         )
+
+
+torch.serialization.add_safe_globals([ConvState])  # torch.load(weights_only=True) takes it back

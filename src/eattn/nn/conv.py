@@ -1,0 +1,133 @@
+"""A short convolution before a mixer: it tells near tokens from far ones, which EA cannot.
+
+Element-wise attention sees a set of tokens. A few of the last inputs, each with a weight of its own
+per channel, give every token a look at its neighbours, whatever the mixer behind it is.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eattn.nn.mixer import Mixer, check_size, check_tokens
+from eattn.nn.states import ConvState, check_shape
+from eattn.ops.checks import check_cu_seqlens
+
+
+class ShortConv(nn.Module):
+    """u_t = x_t + b + sum_(i < width) w_i x_(t - i), per channel, in O(width LD).
+
+    x [B, L, D] -> u [B, L, D] and the last width - 1 inputs [B, width - 1, D]. A masked token is no
+    token: its neighbours are neighbours of each other. Before the first token there are zeros.
+
+    >>> u, last = ShortConv(8, width=4)(torch.randn(2, 5, 8))
+    >>> u.shape, last.shape
+    (torch.Size([2, 5, 8]), torch.Size([2, 3, 8]))
+    """
+
+    def __init__(self, dim: int, *, width: int = 4) -> None:
+        super().__init__()
+        self.dim, self.width = check_size("dim", dim), check_size("width", width)
+        self.weight = nn.Parameter(torch.empty(width, dim).uniform_(-1, 1) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, width={self.width}"
+
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None = None, last: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if last is None:
+            last = x.new_zeros(len(x), self.width - 1, self.dim)
+        if key_mask is None:
+            window = torch.cat([last.to(x.dtype), x], 1)
+            return self._convolve(x, window), window[:, x.shape[1] :]
+        # Real tokens move together at the front, are convolved there, and move back.
+        place, count = _places(key_mask)
+        there = place.unsqueeze(-1).expand_as(x)
+        window = torch.cat([last.to(x.dtype), torch.zeros_like(x).scatter(1, there, x)], 1)
+        u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
+        at = count + torch.arange(self.width - 1, device=x.device)  # [B, width - 1]
+        return u, window.gather(1, at.unsqueeze(-1).expand_as(last))
+
+    def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """As `forward` of each sequence alone: nothing is read across an offset."""
+        before = _tokens_before(x.shape[1], cu_seqlens)
+        last = x.new_zeros(len(x), self.width - 1, self.dim)
+        return self._convolve(x, torch.cat([last, x], 1), before)
+
+    def _convolve(self, x: Tensor, window: Tensor, before: Tensor | None = None) -> Tensor:
+        """`window` is x with the width - 1 tokens before it; of these each has `before` [L, 1]."""
+        L, u = x.shape[1], x + self.bias
+        for i, w in enumerate(self.weight):
+            shifted = window[:, self.width - 1 - i : self.width - 1 - i + L]
+            if before is not None and i:
+                shifted = torch.where(before >= i, shifted, 0.0)
+            u = torch.addcmul(u, shifted, w)
+        return u
+
+
+class Convolved(Mixer):
+    """y = mixer(conv(x)): any mixer after a `ShortConv`, in every form the mixer has.
+
+    The last inputs of the convolution are part of the decoding state.
+
+    >>> from eattn.nn import make_mixer
+    >>> mixer = make_mixer("ea-6", 8, causal=True, short_conv=4)
+    >>> y, state = mixer(torch.randn(2, 5, 8), return_state=True)
+    >>> y_t, state = mixer.step(torch.randn(2, 8), state)
+    >>> state.last.shape
+    torch.Size([2, 3, 8])
+    """
+
+    def __init__(self, mixer: Mixer, *, width: int = 4) -> None:
+        super().__init__(mixer.dim, causal=mixer.causal)
+        self.conv = ShortConv(mixer.dim, width=check_size("short_conv", width))
+        self.mixer = mixer
+
+    def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, ConvState]:
+        """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
+        self._check_decodes("step")
+        check_tokens("x_t", x_t, "[B, D]", self.dim)
+        last, after = self._parts(x_t, state)
+        u, last = self.conv(x_t.unsqueeze(1), None, last)
+        y, after = self.mixer.step(u.squeeze(1), after)
+        return y, ConvState(last, after)
+
+    def _mix(
+        self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
+    ) -> tuple[Tensor, Any]:
+        last, after = self._parts(x, state)
+        u, last = self.conv(x, key_mask, last)
+        y = self.mixer(u, key_mask, state=after, return_state=keep)
+        if not keep:
+            return y, None
+        y, after = y
+        return y, ConvState(last, after)
+
+    def _packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        check_cu_seqlens(cu_seqlens, x, x)
+        y: Tensor = self.mixer(self.conv.packed(x, cu_seqlens), cu_seqlens=cu_seqlens)
+        return y
+
+    def _parts(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
+        if state is None:
+            return None, None
+        if not isinstance(state, ConvState):
+            raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
+        check_shape(state.last, (len(x), self.conv.width - 1, self.dim), "[B, width - 1, D]")
+        return state.last, state.after
+
+
+def _places(key_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each token goes if real ones move to the front [B, L], and how many are real [B, 1]."""
+    real, masked = key_mask.cumsum(1), (~key_mask).cumsum(1)
+    count = key_mask.sum(1, keepdim=True)
+    return torch.where(key_mask, real, count + masked) - 1, count
+
+
+def _tokens_before(L: int, cu_seqlens: Tensor) -> Tensor:
+    """How many tokens of its own sequence come before each token, [L, 1]."""
+    position = torch.arange(L, device=cu_seqlens.device)
+    start = cu_seqlens[torch.searchsorted(cu_seqlens, position, right=True) - 1]
+    return (position - start).unsqueeze(1)
