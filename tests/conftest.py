@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-SMALL = {"nn", "models", "train", "timeseries"}
+SMALL = {"hf", "nn", "models", "train", "timeseries"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -142,12 +142,10 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
 def _convolved(conv: ShortConv, x: Tensor, key_mask: Tensor | None) -> Tensor:
     """u_t = x_t + b + sum_i w_i x_(t - i) over the real tokens of a row, one after the other."""
     rows = []
-    every = list(range(x.shape[1]))
-    for row, tokens in enumerate(x):
+    everything = torch.ones(x.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
+    for tokens, mask in zip(x, everything, strict=True):
         out = list(torch.zeros_like(tokens))
-        real = (
-            range(len(tokens)) if key_mask is None else key_mask[row].nonzero().flatten().tolist()
-        )
+        real = mask.nonzero().flatten().tolist()
         for n, t in enumerate(real):
             near = [conv.weight[i] * tokens[real[n - i]] for i in range(min(conv.width, n + 1))]
             out[t] = tokens[t] + conv.bias + sum(near)

@@ -1,0 +1,51 @@
+"""Language models of element-wise attention as `transformers` knows models.
+
+Importing this registers them: `AutoModelForCausalLM`, `AutoModelForMaskedLM` and the like then take
+an `EAConfig`, or a folder that one of these models was saved to. It needs `pip install "eattn[hf]"`.
+
+>>> from eattn.hf import EAConfig, EAForCausalLM
+>>> model = EAForCausalLM(EAConfig(vocab_size=256, hidden_size=32, num_hidden_layers=2)).eval()
+>>> model.generate(torch.tensor([[72, 105]]), max_new_tokens=5, do_sample=False).shape
+torch.Size([1, 7])
+"""
+
+import torch  # noqa: F401 - the example above
+
+try:
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+    )
+    from transformers.cache_utils import LinearAttentionCacheLayerMixin  # noqa: F401 - new in 5
+except ImportError as error:
+    raise ImportError(
+        f'eattn.hf needs transformers >= 5.22: pip install "eattn[hf]" ({error})'
+    ) from error
+
+from eattn.hf.cache import EACache
+from eattn.hf.causal import EAForCausalLM
+from eattn.hf.classification import EAForSequenceClassification
+from eattn.hf.config import EAConfig
+from eattn.hf.masked import EAForMaskedLM
+from eattn.hf.model import EAModel, EAPreTrainedModel
+
+AutoConfig.register(EAConfig.model_type, EAConfig, exist_ok=True)
+AutoModel.register(EAConfig, EAModel, exist_ok=True)
+AutoModelForCausalLM.register(EAConfig, EAForCausalLM, exist_ok=True)
+AutoModelForMaskedLM.register(EAConfig, EAForMaskedLM, exist_ok=True)
+AutoModelForSequenceClassification.register(
+    EAConfig, EAForSequenceClassification, exist_ok=True
+)
+
+__all__ = [
+    "EACache",
+    "EAConfig",
+    "EAForCausalLM",
+    "EAForMaskedLM",
+    "EAForSequenceClassification",
+    "EAModel",
+    "EAPreTrainedModel",
+]

@@ -1,0 +1,226 @@
+"""The model without a head: embeddings, blocks of `eattn.nn`, and the last norm."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from eattn.hf.cache import EACache, EACacheLayer
+from eattn.hf.config import EAConfig
+from eattn.hf.inputs import (
+    COLLATOR,
+    check_cache,
+    check_ids,
+    key_mask_of,
+    offsets_of,
+    positions_of,
+)
+from eattn.nn import TransformerBlock
+
+
+class EALayer(GradientCheckpointingLayer, TransformerBlock):
+    """A block of `eattn.nn` that keeps its state in a layer of the cache."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        past_key_values: EACacheLayer | None = None,
+    ) -> Tensor:
+        if past_key_values is None:
+            y: Tensor = TransformerBlock.forward(self, x, key_mask, cu_seqlens=cu_seqlens)
+            return y
+        if x.shape[1] == 1 and key_mask is None:
+            y, state = self.step(x.squeeze(1), past_key_values.state)
+            y = y.unsqueeze(1)
+        else:
+            options: dict[str, Any] = dict(state=past_key_values.state, return_state=True)
+            y, state = TransformerBlock.forward(self, x, key_mask, **options)
+        past_key_values.update(state)
+        return y
+
+
+class EAPreTrainedModel(PreTrainedModel):
+    """What all models share: how weights begin, and what the library may do with them."""
+
+    config: EAConfig
+    config_class = EAConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("EALayer",)
+    _skip_keys_device_placement = ("past_key_values",)
+    _is_stateful = True  # a state cannot be rolled back
+    _causal = True  # where the config leaves it open
+
+    def __init__(self, config: EAConfig, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(config, EAConfig):
+            raise TypeError(f"config must be an EAConfig, got {type(config).__name__}")
+        if config.causal is None:  # so that what is saved says what it is
+            config = copy.deepcopy(config)
+            config.causal = self._causal
+        super().__init__(config, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if not isinstance(module, EALayer):
+            super()._init_weights(module)
+            return
+        # Blocks begin as those of eattn.nn do; what was loaded stays.
+        fresh = TransformerBlock(module.config).state_dict()
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            init.copy_(tensor, fresh[name].to(tensor.device, tensor.dtype))
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if (name := not_a_number(model)) is not None:
+            raise ValueError(f"{name_or_path}: the weight {name} holds NaN; training diverged?")
+        return loaded
+
+
+class EAModel(EAPreTrainedModel):
+    """Tokens -> hidden states [B, L, hidden_size], of `config.mixer`, causal or not."""
+
+    def __init__(self, config: EAConfig) -> None:
+        super().__init__(config)
+        config = self.config
+        block = config.block(causal=bool(config.causal))
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_positions = None
+        if config.max_position_embeddings is not None:
+            self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.layers = nn.ModuleList(EALayer(block) for _ in range(config.num_hidden_layers))
+        # Pre-LN norms what the last block gives, Post-LN, as BERT does, what the first one gets.
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: EACache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        cu_seqlens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """`attention_mask` [B, L] is 0 for padding, wherever it is; nothing is read there.
+
+        Sequences packed in one row are told apart by `cu_seqlens` [n + 1], or by `position_ids`
+        that start again. `past_key_values` holds the tokens before these, and is updated.
+        """
+        x = self._embed(input_ids, inputs_embeds)
+        cache = self._cache(past_key_values, use_cache, x)
+        key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
+        if cu_seqlens is None:
+            cu_seqlens = kwargs.get(COLLATOR)
+        if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
+            raise ValueError("cu_seqlens goes without attention_mask and past_key_values")
+        if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
+            cu_seqlens = offsets_of(cu_seqlens, position_ids, len(x))
+            cache = None if cu_seqlens is not None else cache
+        x = self._begin(x, position_ids, key_mask, cu_seqlens, cache)
+        shape = x.shape
+        if cu_seqlens is not None:
+            x = x.reshape(1, -1, shape[2])  # rows end to end: each begins a sequence
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        every = [x.view(shape)] if output_hidden_states else None
+        for i, layer in enumerate(self.layers):
+            kept = None if cache is None else cache.layers[i]
+            x = layer(x, key_mask=key_mask, cu_seqlens=cu_seqlens, past_key_values=kept)
+            if every is not None:
+                every.append(x.view(shape))
+        if self.config.norm == "pre":
+            x = self.norm(x)
+            if every is not None:
+                every[-1] = x.view(shape)
+        if cache is not None:
+            cache.advance(key_mask, shape[0], shape[1], x.device)
+        return BaseModelOutputWithPast(
+            last_hidden_state=x.view(shape),
+            past_key_values=cache,
+            hidden_states=None if every is None else tuple(every),
+        )
+
+    def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if input_ids is not None:
+            check_ids(input_ids, self.embed_tokens.weight.shape[0])
+            x: Tensor = self.embed_tokens(input_ids)
+            return x
+        assert inputs_embeds is not None
+        if inputs_embeds.dim() != 3 or not inputs_embeds.shape[1]:
+            raise ValueError(
+                "inputs_embeds must be [B, L, hidden_size] with at least one token,"
+                f" got shape {tuple(inputs_embeds.shape)}"
+            )
+        return inputs_embeds
+
+    def _cache(self, given: EACache | None, use_cache: bool | None, x: Tensor) -> EACache | None:
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        if given is not None:
+            if not self.config.causal:
+                raise ValueError("past_key_values needs a causal model: EAConfig(causal=True)")
+            return check_cache(given, len(self.layers), len(x))
+        if not use_cache or not self.config.causal or (self.gradient_checkpointing and self.training):
+            return None
+        return EACache(len(self.layers))
+
+    def _begin(
+        self,
+        x: Tensor,
+        position_ids: Tensor | None,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        cache: EACache | None,
+    ) -> Tensor:
+        """What the first block gets."""
+        if self.embed_positions is not None:
+            if position_ids is None:
+                position_ids = positions_of(key_mask, cu_seqlens, cache, x)
+            self._check_positions(position_ids)
+            x = x + self.embed_positions(position_ids)
+        if self.config.norm == "post":
+            x = self.norm(x)
+        y: Tensor = self.dropout(x)
+        return y
+
+    def _check_positions(self, position_ids: Tensor) -> None:
+        if torch.compiler.is_compiling() or position_ids.device.type != "cpu":
+            return
+        limit, last = self.config.max_position_embeddings, int(position_ids.max())
+        if limit is not None and last >= limit:
+            raise ValueError(
+                f"the text is too long: token {last + 1} has no learned position, as"
+                f" max_position_embeddings = {limit}; a model without positions (None) has no limit"
+            )
+
+
+def not_a_number(model: nn.Module) -> str | None:
+    """The name of the first weight that holds NaN."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and tensor.device.type != "meta" and tensor.isnan().any():
+            return name
+    return None
