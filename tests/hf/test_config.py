@@ -6,14 +6,6 @@ import pytest
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-import eattn
-from eattn.hf import (
-    EAConfig,
-    EAForCausalLM,
-    EAForMaskedLM,
-    EAForSequenceClassification,
-    EAModel,
-)
 from language import config
 from transformers import (
     AutoConfig,
@@ -22,6 +14,15 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
+)
+
+import eattn
+from eattn.hf import (
+    EAConfig,
+    EAForCausalLM,
+    EAForMaskedLM,
+    EAForSequenceClassification,
+    EAModel,
 )
 
 AUTOS = {
@@ -90,7 +91,7 @@ def test_it_is_stored_and_found_again(tmp_path):
     made.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(again, EAConfig)
-    assert again.to_dict() == made.to_dict()
+    assert again.to_diff_dict() == made.to_diff_dict()
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "eattn"
 
 

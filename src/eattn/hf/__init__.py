@@ -36,9 +36,7 @@ AutoConfig.register(EAConfig.model_type, EAConfig, exist_ok=True)
 AutoModel.register(EAConfig, EAModel, exist_ok=True)
 AutoModelForCausalLM.register(EAConfig, EAForCausalLM, exist_ok=True)
 AutoModelForMaskedLM.register(EAConfig, EAForMaskedLM, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    EAConfig, EAForSequenceClassification, exist_ok=True
-)
+AutoModelForSequenceClassification.register(EAConfig, EAForSequenceClassification, exist_ok=True)
 
 __all__ = [
     "EACache",

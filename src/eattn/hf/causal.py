@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessor
 from transformers.generation.configuration_utils import GenerationMode

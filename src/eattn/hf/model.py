@@ -184,7 +184,11 @@ class EAModel(EAPreTrainedModel):
             if not self.config.causal:
                 raise ValueError("past_key_values needs a causal model: EAConfig(causal=True)")
             return check_cache(given, len(self.layers), len(x))
-        if not use_cache or not self.config.causal or (self.gradient_checkpointing and self.training):
+        if (
+            not use_cache
+            or not self.config.causal
+            or (self.gradient_checkpointing and self.training)
+        ):
             return None
         return EACache(len(self.layers))
 

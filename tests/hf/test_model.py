@@ -1,0 +1,431 @@
+"""The models, held to what transformers' own tests ask of one (its wheel does not carry them).
+
+From its ModelTesterMixin, in our words below: save_load, torch_save_load, can_init_all_missing_weights,
+init_weights_can_init_buffers, determinism, batching_equivalence, training, training_gradient_checkpointing,
+gradient_checkpointing_enable_disable, hidden_states_output, retain_grad_hidden_states,
+resize_tokens_embeddings, resize_embeddings_untied, model_get_set_embeddings, tie_model_weights,
+tied_weights_keys, model_outputs_equivalence, inputs_embeds, inputs_embeds_matches_input_ids,
+problem_types, load_with_mismatched_shapes, torch_compile_for_training, correct_missing_keys.
+
+Not here, and why:
+
+- attention_outputs: element-wise attention has a weight for each channel and pair, never kept.
+- sdpa, flash, flex, eager equivalence, custom_4d_attention_mask, sliding_window_mask: there is one
+  implementation, and masks are [B, L].
+- feed_forward_chunking, resize_position_vector_embeddings: options we do not have.
+- keep_in_fp32_modules, reverse_loading_mapping: no such modules, no renamed weights.
+- multi_gpu_data_parallel, model_parallelism, cpu_offload, disk_offload: need devices CI lacks.
+- peft, bitsandbytes, quantisation: other packages.
+- torch_export: belongs to exporting.
+"""
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
+
+from language import MIXERS, SHAPES, VOCAB, config, ids, make, padded
+from torch.testing import assert_close
+
+from eattn.hf import (
+    EACache,
+    EAForCausalLM,
+    EAForMaskedLM,
+    EAForSequenceClassification,
+    EAModel,
+)
+
+KINDS = (EAModel, EAForCausalLM, EAForMaskedLM, EAForSequenceClassification)
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+shapes = pytest.mark.parametrize("shape", SHAPES)
+sides = pytest.mark.parametrize("side", ["left", "right"])
+
+
+def output(model, *args, **kwargs):
+    """Logits, or hidden states where there is no head."""
+    return model(*args, **kwargs)[0]
+
+
+# ---- one function, however it is called ----------------------------------------------------------
+
+
+@kinds
+@mixers
+@shapes
+@sides
+def test_a_padded_batch_gives_each_row_what_it_gives_alone(kind, mixer, shape, side):
+    model = make(kind, mixer=mixer, **SHAPES[shape])
+    rows = [ids(1, n, seed=n)[0] for n in (9, 4, 1)]
+    tokens, mask = padded(rows, side)
+    together = output(model, tokens, attention_mask=mask)
+    for i, row in enumerate(rows):
+        alone = output(model, row[None])[0]
+        got = together[i] if kind is EAForSequenceClassification else together[i, mask[i] == 1]
+        assert_close(got, alone)
+
+
+@mixers
+@shapes
+def test_with_the_cache_is_as_without(mixer, shape):
+    """Token by token, several tokens at once, and both."""
+    model, tokens = make(mixer=mixer, **SHAPES[shape]), ids(2, 12)
+    want = model(tokens, use_cache=False)
+    assert want.past_key_values is None
+    for cuts in ([1] * 12, [5, 7], [3, 1, 1, 4, 3]):
+        cache, got = None, []
+        for part in tokens.split(cuts, 1):
+            out = model(part, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            got.append(out.logits)
+        assert cache.get_seq_length() == 12
+        assert_close(torch.cat(got, 1), want.logits)
+
+
+@shapes
+@sides
+@pytest.mark.parametrize("whole", [True, False], ids=["mask so far", "mask of these"])
+def test_a_padded_prefill_goes_on_as_if_there_were_no_padding(shape, side, whole):
+    model = make(**SHAPES[shape])
+    rows = [ids(1, n, seed=n)[0] for n in (6, 2)]
+    tokens, mask = padded(rows, side)
+    cache = model(tokens, attention_mask=mask).past_key_values
+    more = ids(2, 3, seed=9)
+    ones = torch.ones_like(more)
+    mask = torch.cat([mask, ones], 1) if whole else ones
+    got = model(more, attention_mask=mask, past_key_values=cache).logits
+    for i, row in enumerate(rows):
+        assert_close(got[i], model(torch.cat([row, more[i]])[None]).logits[0, len(row) :])
+
+
+@kinds
+@shapes
+def test_packed_sequences_are_each_alone(kind, shape):
+    if kind is EAForSequenceClassification:
+        pytest.skip("one text a row")
+    model, lengths = make(kind, **SHAPES[shape]), [4, 1, 6]
+    tokens = ids(1, 11)
+    alone = torch.cat([output(model, part) for part in tokens.split(lengths, 1)], 1)
+    offsets = torch.tensor([0, 4, 5, 11], dtype=torch.int32)
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    assert_close(output(model, tokens, cu_seqlens=offsets), alone)
+    assert_close(output(model, tokens, position_ids=positions), alone)
+    two = output(model, tokens.repeat(2, 1), position_ids=positions)
+    assert_close(two, alone.repeat(2, 1, 1))
+
+
+def test_the_collator_of_packed_sequences_is_understood():
+    from transformers import DataCollatorWithFlattening
+
+    model = make()
+    rows = [ids(1, n, seed=n)[0].tolist() for n in (5, 3)]
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(
+        [{"input_ids": row} for row in rows]
+    )
+    tokens = [torch.tensor([row]) for row in rows]
+    losses = [model(row, labels=row).loss * (row.shape[1] - 1) for row in tokens]
+    want = sum(losses) / sum(row.shape[1] - 1 for row in tokens)
+    assert_close(model(**batch).loss, want)
+    packed = torch.cat(tokens, 1)
+    offsets = torch.tensor([0, 5, 8], dtype=torch.int32)
+    assert_close(model(packed, labels=packed, cu_seqlens=offsets).loss, want)
+
+
+@kinds
+def test_embeddings_given_are_as_tokens_given(kind):
+    model, tokens = make(kind), ids(2, 7)
+    embedded = model.get_input_embeddings()(tokens)
+    assert torch.equal(output(model, inputs_embeds=embedded), output(model, tokens))
+
+
+@kinds
+def test_outputs_are_tuples_if_asked_for_and_the_same_every_time(kind):
+    model, tokens = make(kind), ids(2, 7)
+    named = model(tokens, output_hidden_states=True)
+    plain = model(tokens, output_hidden_states=True, return_dict=False)
+    assert isinstance(plain, tuple)
+    assert torch.equal(plain[0], named[0]) and torch.equal(plain[-1][-1], named.hidden_states[-1])
+
+
+@kinds
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_hidden_states_are_those_between_blocks(kind, norm):
+    model = make(kind, norm=norm)
+    states = model(ids(2, 7), output_hidden_states=True).hidden_states
+    assert [tuple(x.shape) for x in states] == [(2, 7, 12)] * 3
+    assert torch.equal(states[-1], model.base_model(ids(2, 7)).last_hidden_state)
+    model.config.output_hidden_states = True
+    states = model(ids(2, 7)).hidden_states
+    states[1].retain_grad()
+    states[-1].sum().backward()
+    assert states[1].grad is not None
+    assert model(ids(2, 7), output_hidden_states=False).hidden_states is None
+
+
+@kinds
+@sides
+def test_nothing_is_read_behind_the_mask(kind, side):
+    model = make(kind)
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (7, 3)], side)
+    clean = model.get_input_embeddings()(tokens).detach()
+    answers = []
+    for fill in (0.0, torch.nan, torch.inf):
+        x = clean.masked_fill(mask[..., None] == 0, fill).requires_grad_()
+        y = output(model, inputs_embeds=x, attention_mask=mask)
+        assert y.isfinite().all()
+        kept = y if kind is EAForSequenceClassification else y[mask == 1]
+        answers.append(
+            [
+                kept,
+                *torch.autograd.grad(
+                    kept.sum(),
+                    [x, *model.model.layers.parameters()]
+                    if kind is not EAModel
+                    else [x, *model.layers.parameters()],
+                ),
+            ]
+        )
+    for other in answers[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def loss_of(model, tokens):
+    labels = tokens if not isinstance(model, EAForSequenceClassification) else tokens[:, 0] % 2
+    return model(tokens, labels=labels).loss
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.__name__)
+@shapes
+def test_every_weight_is_trained(kind, shape):
+    model, tokens = make(kind, **SHAPES[shape]).train(), ids(3, 8)
+    loss_of(model, tokens).backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+    assert model(tokens).get("past_key_values") is None  # none is kept while training
+
+
+def test_the_loss_is_that_of_the_next_token():
+    model, tokens = make(), ids(2, 6)
+    labels = tokens.clone()
+    labels[0, 3] = -100
+    logits = model(tokens).logits[:, :-1].flatten(0, 1)
+    want = torch.nn.functional.cross_entropy(logits, labels[:, 1:].flatten())
+    assert float(model(tokens, labels=labels).loss) == pytest.approx(float(want), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(kind, reentrant):
+    model, tokens = make(kind).train(), ids(2, 8)
+    loss_of(model, tokens).backward()
+    want = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    assert model.is_gradient_checkpointing
+    calls = []
+    layer = model.model.layers[0]
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    loss_of(model, tokens).backward()
+    assert len(calls) == 2  # once more in the backward
+    for name, p in model.named_parameters():
+        assert_close(p.grad, want[name])
+    model.gradient_checkpointing_disable()
+    assert not model.is_gradient_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels"),
+    [
+        ("single_label_classification", torch.tensor([2, 0])),
+        ("multi_label_classification", torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])),
+        ("regression", torch.tensor([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]]).double()),
+    ],
+)
+def test_a_classifier_has_the_usual_problems(problem, labels):
+    model = make(EAForSequenceClassification, num_labels=3, problem_type=problem)
+    out = model(ids(2, 5), labels=labels)
+    assert out.logits.shape == (2, 3) and out.loss.isfinite()
+
+
+def test_a_causal_classifier_reads_the_last_token_a_full_one_all():
+    tokens = ids(1, 6)
+    for causal in (True, False):
+        model = make(EAForSequenceClassification, causal=causal)
+        x = model.model(tokens).last_hidden_state
+        pooled = x[:, -1] if causal else x.mean(1)
+        assert_close(model(tokens).logits, model.score(pooled))
+
+
+@pytest.mark.parametrize("kind", [EAForCausalLM, EAForMaskedLM], ids=lambda kind: kind.__name__)
+def test_a_compiled_model_trains_alike(kind):
+    model, tokens = make(kind).train(), ids(2, 8)
+    loss_of(model, tokens).backward()
+    want = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    loss_of_compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    loss_of_compiled(tokens, labels=tokens).loss.backward()
+    assert_close([p.grad for p in model.parameters()], want)
+
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+@kinds
+@mixers
+def test_what_is_saved_comes_back_to_the_bit(kind, mixer, tmp_path):
+    model, tokens = make(kind, mixer=mixer, max_position_embeddings=30), ids(2, 7)
+    with torch.no_grad():
+        model.train()(tokens)  # a learnt centre is a buffer
+        model.eval().save_pretrained(tmp_path)
+    assert [path.suffix for path in tmp_path.glob("model*")] == [".safetensors"]
+    again, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert again.dtype == torch.float64 and not again.training
+    state = model.state_dict()
+    assert state.keys() == again.state_dict().keys()
+    assert all(torch.equal(x, state[name]) for name, x in again.state_dict().items())
+    assert any(model.named_buffers()) == ("center" in mixer)
+    assert torch.equal(output(again, tokens), output(model, tokens))
+
+
+def test_a_trunk_goes_under_another_head(tmp_path):
+    """And what is not in the file begins as it would in a new model, buffers included."""
+    model = make(mixer="ea-6+center")
+    model.save_pretrained(tmp_path)
+    tokens = ids(2, 7)
+    other = EAForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
+    assert other.config.causal and other.score.weight.std() > 0
+    assert torch.equal(other.model(tokens)[0], model.model(tokens)[0])
+    masked = EAForMaskedLM.from_pretrained(tmp_path, causal=False)
+    assert not masked.config.causal and masked(tokens).logits.isfinite().all()
+    wide = EAModel.from_pretrained(
+        tmp_path, ignore_mismatched_sizes=True, intermediate_size=20, short_conv=2
+    )
+    new = EAModel(wide.config)
+    for block, fresh in zip(wide.layers, new.layers, strict=True):
+        assert block.ffn[0].weight.shape == (20, 12)
+        ratio = block.ffn[0].weight.std() / fresh.ffn[0].weight.std()
+        assert 0.7 < ratio < 1.4
+        assert 0.3 < block.mixer.conv.weight.std() < 0.5
+
+
+def test_blocks_begin_as_those_of_eattn_nn():
+    """Keys and queries in the range of the series, whatever transformers would have them be."""
+    torch.manual_seed(0)
+    model = EAModel(config(hidden_size=96))
+    block = model.layers[0]
+    q, k, v = block.mixer.mixer.in_proj.weight.chunk(3)
+    assert float(q.std() / v.std()) == pytest.approx(0.5, abs=0.05)
+    assert float(k.std() / v.std()) == pytest.approx(0.5, abs=0.05)
+    assert float(model.embed_tokens.weight.std()) == pytest.approx(0.02, rel=0.1)
+
+
+def test_words_go_out_by_the_weights_they_come_in_by():
+    for kind, head in ((EAForCausalLM, "lm_head"), (EAForMaskedLM, "decoder")):
+        tied, apart = make(kind), make(kind, tie_word_embeddings=False)
+        assert getattr(tied, head).weight is tied.model.embed_tokens.weight
+        assert getattr(apart, head).weight is not apart.model.embed_tokens.weight
+        assert tied.get_output_embeddings() is getattr(tied, head)
+        names = [name for name, _ in tied.named_parameters()]
+        assert f"{head}.weight" not in names
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_vocabulary_can_grow_and_shrink(kind, tied, tmp_path):
+    model, tokens = make(kind, tie_word_embeddings=tied), ids(2, 7) % 20
+    want = output(model, tokens)
+    for size in (VOCAB + 7, 20):
+        model.resize_token_embeddings(size, mean_resizing=False)
+        assert model.config.vocab_size == size
+        got = output(model, tokens)
+        if kind in (EAForCausalLM, EAForMaskedLM):
+            assert got.shape[-1] == size
+            assert_close(got[..., :20], want[..., :20])
+        else:
+            assert_close(got, want)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(output(kind.from_pretrained(tmp_path), tokens), output(model, tokens))
+
+
+def test_embeddings_can_be_exchanged():
+    model = make()
+    new = torch.nn.Embedding(VOCAB, 12).double()
+    model.set_input_embeddings(new)
+    assert model.get_input_embeddings() is new is model.model.embed_tokens
+
+
+def test_half_precision_keeps_sums_in_float32():
+    model = make().bfloat16()
+    out = model(ids(2, 5), use_cache=True)
+    assert out.logits.dtype == torch.bfloat16
+    assert out.past_key_values.layers[0].state.after.s.dtype == torch.float32
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", ["ea-6", "ea-q17", "la", "linear-rnn", "gru"])
+def test_a_cache_keeps_its_size(mixer):
+    model, cache = make(mixer=mixer), EACache(2)
+    sizes = []
+    for part in (ids(2, 1), ids(2, 30), ids(2, 1)):
+        model(part, past_key_values=cache)
+        sizes.append(cache.nbytes)
+    assert len(set(sizes)) == 1 and sizes[0] > 0
+
+
+@pytest.mark.parametrize("mixer", ["ea", "sa"])
+def test_exact_attention_keeps_every_token(mixer):
+    model, cache = make(mixer=mixer, short_conv=None), EACache(2)
+    model(ids(2, 5), past_key_values=cache)
+    model(ids(2, 1), past_key_values=cache)
+    assert cache.nbytes == 2 * 2 * 6 * 2 * 12 * 8  # layers, rows, tokens, k and v, channels, bytes
+
+
+@mixers
+def test_rows_of_a_cache_are_selected_and_repeated(mixer):
+    model, tokens = make(mixer=mixer, max_position_embeddings=30), ids(3, 6)
+    _, mask = padded([torch.ones(n) for n in (6, 4, 1)], "left")
+    cache = model(tokens, attention_mask=mask).past_key_values
+    branches = copy.deepcopy(cache)
+    rows, more = torch.tensor([2, 2, 0]), ids(3, 2, seed=5)
+    cache.reorder_cache(rows)
+    ones = torch.ones(3, 2, dtype=torch.long)
+    whole = torch.cat([tokens[rows], more], 1), torch.cat([mask[rows], ones], 1)
+    want = model(whole[0], attention_mask=whole[1]).logits[:, 6:]
+    assert_close(model(more, past_key_values=cache).logits, want)
+    branches.batch_repeat_interleave(2)
+    assert branches.batch_size == 6
+    branches.batch_select_indices(torch.tensor([False, True, False, False, True, True]))
+    assert_close(model(more[[2, 0, 1]], past_key_values=branches).logits[1:], want[:2])
+    cache.reset()
+    assert (cache.get_seq_length(), cache.nbytes, cache.batch_size) == (0, 0, -1)
+    assert_close(model(tokens, past_key_values=cache).logits, model(tokens).logits)
+
+
+def test_a_compiled_step_is_compiled_once():
+    """Decoding changes no shape and no constant, so token 3 and token 9 share their code."""
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    model, tokens = make(), ids(2, 12)
+    want = model(tokens).logits
+    torch.compiler.reset()
+    step = torch.compile(model, backend=count)
+    got = []
+    with torch.no_grad():
+        cache = model(tokens[:, :2]).past_key_values
+        for t in range(2, 12):
+            got.append(step(tokens[:, t : t + 1], past_key_values=cache, use_cache=True).logits)
+            if t == 5:
+                settled = len(graphs)
+    assert_close(torch.cat(got, 1), want[:, 2:])
+    assert len(graphs) == settled
