@@ -1,7 +1,7 @@
 """Language models of element-wise attention as `transformers` knows models.
 
-Importing this registers them: `AutoModelForCausalLM`, `AutoModelForMaskedLM` and the like then take
-an `EAConfig`, or a folder that one of these models was saved to. It needs `pip install "eattn[hf]"`.
+Importing this registers them: `AutoModelForCausalLM` and the other Auto classes then take an
+`EAConfig`, or a folder that such a model was saved to. It needs `pip install "eattn[hf]"`.
 
 >>> from eattn.hf import EAConfig, EAForCausalLM
 >>> model = EAForCausalLM(EAConfig(vocab_size=256, hidden_size=32, num_hidden_layers=2)).eval()

@@ -65,7 +65,9 @@ class EAForSequenceClassification(EAPreTrainedModel):
         logits = self.score(self.dropout(pooled))
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits, labels, pooled_logits=logits, config=self.config)
+            loss = self.loss_function(
+                logits=logits, labels=labels, pooled_logits=logits, config=self.config
+            )
         return SequenceClassifierOutputWithPast(
             loss=loss,
             logits=logits,

@@ -15,9 +15,7 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
     if input_ids.dim() != 2:
         raise ValueError(f"input_ids must be [B, L], got shape {tuple(input_ids.shape)}")
     if not input_ids.shape[1]:
-        raise ValueError(
-            "input_ids must have at least one token a row, got none (an empty prompt?)"
-        )
+        raise ValueError("input_ids must have at least one token a row, got none: an empty prompt?")
     if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or not input_ids.numel():
         return
     low, high = int(input_ids.min()), int(input_ids.max())

@@ -77,6 +77,11 @@ class EAPreTrainedModel(PreTrainedModel):
         for name, tensor in module.state_dict(keep_vars=True).items():
             init.copy_(tensor, fresh[name].to(tensor.device, tensor.dtype))
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # Custom code is taken not to look at what was loaded, and has whole layers left out; `init`
+        # does look.
+        super()._initialize_weights(module)
+
     @classmethod
     def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = super().from_pretrained(name_or_path, *args, **kwargs)
@@ -139,28 +144,36 @@ class EAModel(EAPreTrainedModel):
             cu_seqlens = offsets_of(cu_seqlens, position_ids, len(x))
             cache = None if cu_seqlens is not None else cache
         x = self._begin(x, position_ids, key_mask, cu_seqlens, cache)
-        shape = x.shape
-        if cu_seqlens is not None:
-            x = x.reshape(1, -1, shape[2])  # rows end to end: each begins a sequence
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        every = [x.view(shape)] if output_hidden_states else None
+        x, every = self._blocks(x, key_mask, cu_seqlens, cache, bool(output_hidden_states))
+        if cache is not None:
+            cache.advance(key_mask, *x.shape[:2], x.device)
+        return BaseModelOutputWithPast(
+            last_hidden_state=x, past_key_values=cache, hidden_states=every
+        )
+
+    def _blocks(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        cache: EACache | None,
+        keep: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """What the last block gives and, if they are to be kept, what each one gets."""
+        shape, every = x.shape, []
         for i, layer in enumerate(self.layers):
+            every.append(x)
+            if cu_seqlens is not None:
+                x = x.reshape(1, -1, shape[2])  # rows end to end: each begins a sequence
             kept = None if cache is None else cache.layers[i]
             x = layer(x, key_mask=key_mask, cu_seqlens=cu_seqlens, past_key_values=kept)
-            if every is not None:
-                every.append(x.view(shape))
+            if cu_seqlens is not None:
+                x = x.view(shape)
         if self.config.norm == "pre":
             x = self.norm(x)
-            if every is not None:
-                every[-1] = x.view(shape)
-        if cache is not None:
-            cache.advance(key_mask, shape[0], shape[1], x.device)
-        return BaseModelOutputWithPast(
-            last_hidden_state=x.view(shape),
-            past_key_values=cache,
-            hidden_states=None if every is None else tuple(every),
-        )
+        return x, (*every, x) if keep else None
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):

@@ -1,0 +1,256 @@
+"""`generate`, held to what transformers' own tests ask of a model that keeps a state.
+
+From its GenerationTesterMixin, in our words below: greedy_generate, sample_generate,
+beam_search_generate, beam_sample_generate (each with the cache and without, as dict outputs),
+generate_without_input_ids, left_padding_compatibility, generate_from_inputs_embeds,
+generate_continue_from_past_key_values, generate_continue_from_inputs_embeds,
+generate_with_and_without_prefill_chunking, generate_methods_with_logits_to_keep,
+generate_compile_model_forward, inherits_generation_mixin, past_key_values_format, streaming.
+
+Not here but as errors, in test_bad_input.py: assisted decoding, prompt lookup and speculation, which
+take tokens back; contrastive and group beam search and DoLa, which transformers keeps elsewhere;
+static, quantised and offloaded caches, as there is a cache of our own. Not at all: attention outputs
+(none are kept), encoder-decoder and multimodal inputs, flash attention.
+"""
+
+import copy
+from threading import Thread
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
+
+from language import MIXERS, SHAPES, VOCAB, ids, make, padded
+from torch.testing import assert_close
+from transformers import (
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    TextIteratorStreamer,
+    pipeline,
+)
+
+from eattn.hf import EACache
+
+mixers = pytest.mark.parametrize("mixer", MIXERS)
+shapes = pytest.mark.parametrize("shape", SHAPES)
+WAYS = {
+    "greedy": dict(do_sample=False),
+    "sampling": dict(do_sample=True, top_k=9, temperature=1.3),
+    "beams": dict(do_sample=False, num_beams=3),
+    "sampled beams": dict(do_sample=True, num_beams=3, top_k=9),
+    "several beams": dict(do_sample=False, num_beams=3, num_return_sequences=2),
+    "several samples": dict(do_sample=True, num_return_sequences=2),
+}
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+def generate(model, tokens=None, *, new=6, **options):
+    torch.manual_seed(3)
+    return model.generate(tokens, max_new_tokens=new, min_new_tokens=new, **options)
+
+
+def full(model, tokens=None, **options):
+    """With all that a call can return."""
+    kept = dict(return_dict_in_generate=True, output_logits=True, output_scores=True)
+    return generate(model, tokens, **{"do_sample": False, **kept, **options})
+
+
+# ---- with the cache as without -------------------------------------------------------------------
+
+
+@mixers
+@ways
+def test_the_cache_changes_no_token(mixer, way):
+    model = make(mixer=mixer)
+    with_cache = generate(model, ids(2, 5), **WAYS[way])
+    without = generate(model, ids(2, 5), use_cache=False, **WAYS[way])
+    assert torch.equal(with_cache, without)
+    rows = 2 * WAYS[way].get("num_return_sequences", 1)
+    assert with_cache.shape == (rows, 11)
+    assert len(with_cache[:, 5:].unique()) > 2  # else it would prove nothing
+
+
+@mixers
+@shapes
+def test_greedy_logits_are_those_of_one_forward(mixer, shape):
+    model = make(mixer=mixer, **SHAPES[shape])
+    out = full(model, ids(2, 5), new=12)
+    logits = torch.stack(out.logits, 1)
+    want = model(out.sequences[:, :-1]).logits[:, 4:]
+    assert_close(logits, want.to(logits.dtype), rtol=1e-5, atol=1e-5)
+    assert torch.equal(want.argmax(-1), out.sequences[:, 5:])
+
+
+def test_the_state_is_as_large_after_the_first_token_as_after_many():
+    model = make()
+    sizes = [full(model, ids(2, 5), new=new).past_key_values.nbytes for new in (1, 40)]
+    assert sizes[0] == sizes[1] > 0
+
+
+@ways
+@shapes
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_batch_generates_what_each_row_does_alone(way, shape, side):
+    if WAYS[way]["do_sample"]:
+        pytest.skip("rows draw from one stream of random numbers")
+    model = make(**SHAPES[shape])
+    rows = [ids(1, n, seed=n)[0] for n in (7, 4, 1)]
+    tokens, mask = padded(rows, side)
+    for use_cache in (True, False):
+        options = dict(attention_mask=mask, use_cache=use_cache, **WAYS[way])
+        together = generate(model, tokens, **options)
+        alone = [generate(model, row[None], **WAYS[way])[:, len(row) :] for row in rows]
+        assert torch.equal(together[:, 7:], torch.cat(alone))
+
+
+def test_padding_that_is_not_told_is_seen_by_its_token():
+    model = make()
+    rows = [ids(1, n, seed=n)[0] for n in (7, 4)]
+    tokens, mask = padded(rows, "left")
+    told = generate(model, tokens, attention_mask=mask, do_sample=False)
+    assert torch.equal(generate(model, tokens, do_sample=False), told)
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+@mixers
+@shapes
+def test_a_returned_cache_is_gone_on_from(mixer, shape):
+    model, tokens = make(mixer=mixer, **SHAPES[shape]), ids(2, 5)
+    whole = generate(model, tokens, new=12, do_sample=False)
+    first = full(model, tokens, new=5)
+    assert first.past_key_values.get_seq_length() == 9  # the last token was not read yet
+    second = full(model, first.sequences, new=7, past_key_values=first.past_key_values)
+    assert torch.equal(second.sequences, whole)
+    assert second.past_key_values is first.past_key_values
+
+
+@shapes
+@torch.no_grad()
+def test_one_prompt_serves_several_questions(shape):
+    """A cache of the prompt, copied; several new tokens at once; padding on either side of it."""
+    model = make(**SHAPES[shape])
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (6, 3)], "left")
+    prompt = model(tokens, attention_mask=mask).past_key_values
+    for seed in (4, 5):
+        asked = torch.cat([tokens, ids(2, 4, seed=seed)], 1)
+        options = dict(
+            attention_mask=torch.cat([mask, torch.ones(2, 4, dtype=torch.long)], 1), do_sample=False
+        )
+        want = generate(model, asked, **options)
+        got = generate(model, asked, past_key_values=copy.deepcopy(prompt), **options)
+        assert torch.equal(got, want)
+
+
+def test_embeddings_begin_a_text():
+    model, tokens = make(), ids(2, 5)
+    embedded = model.get_input_embeddings()(tokens)
+    for way in ("greedy", "beams"):
+        want = generate(model, tokens, **WAYS[way])
+        got = generate(model, inputs_embeds=embedded, **WAYS[way])
+        assert torch.equal(got, want[:, 5:])
+    mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])  # on the right, too
+    want = generate(model, tokens, attention_mask=mask, do_sample=False)
+    got = generate(model, inputs_embeds=embedded, attention_mask=mask, do_sample=False)
+    assert torch.equal(got, want[:, 5:])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_a_prompt_may_be_read_in_chunks(chunk):
+    model = make(max_position_embeddings=40)
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (8, 2)], "left")
+    want = generate(model, tokens, attention_mask=mask, do_sample=False)
+    got = generate(model, tokens, attention_mask=mask, do_sample=False, prefill_chunk_size=chunk)
+    assert torch.equal(got, want)
+
+
+def test_without_a_prompt_it_begins_with_its_first_token():
+    model = make(bos_token_id=7)
+    assert torch.equal(
+        generate(model, do_sample=False), generate(model, torch.tensor([[7]]), do_sample=False)
+    )
+
+
+# ---- what else a user asks for -------------------------------------------------------------------
+
+
+@ways
+def test_outputs_are_those_of_every_other_model(way):
+    model = make()
+    out = full(model, ids(2, 5), output_hidden_states=True, **WAYS[way])
+    assert isinstance(out.past_key_values, EACache)
+    assert len(out.scores) == len(out.logits) == len(out.hidden_states) == 6
+    assert out.logits[0].shape[-1] == VOCAB
+    assert [x.shape[1] for x in (out.hidden_states[0][0], out.hidden_states[1][0])] == [5, 1]
+    assert isinstance(model, GenerationMixin) and model.can_generate()
+
+
+def test_a_text_ends_at_its_last_token():
+    model = make()
+    greedy = generate(model, ids(2, 5), do_sample=False)
+    end = int(greedy[0, 7])
+    out = model.generate(ids(2, 5), max_new_tokens=6, do_sample=False, eos_token_id=end)
+    row = out[0, 5:].tolist()
+    assert row[row.index(end) + 1 :] == [0] * (len(row) - row.index(end) - 1)
+
+
+def test_only_the_last_logits_are_worked_out():
+    model = make()
+    want = model(ids(2, 5)).logits
+    assert_close(model(ids(2, 5), logits_to_keep=2).logits, want[:, -2:])
+    assert_close(model(ids(2, 5), logits_to_keep=torch.tensor([0, 3])).logits, want[:, [0, 3]])
+
+
+def test_processors_of_ones_own_have_their_say():
+    model = make()
+
+    def only_seven(_, scores):
+        return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([7]), 0.0)
+
+    processors = LogitsProcessorList([only_seven])
+    out = model.generate(ids(1, 3), max_new_tokens=4, do_sample=False, logits_processor=processors)
+    assert out[0, 3:].tolist() == [7] * 4
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer of one token per letter."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"<pad>": 0, "?": 1} | {chr(96 + i): i + 1 for i in range(1, 27)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", padding_side="left")
+
+
+def test_text_is_streamed_as_it_comes():
+    tokenizer = letters()
+    model = make(vocab_size=len(tokenizer))
+    batch = tokenizer(["hello"], return_tensors="pt", return_token_type_ids=False)
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
+    options = dict(max_new_tokens=9, do_sample=False)
+    thread = Thread(target=model.generate, kwargs={**batch, **options, "streamer": streamer})
+    thread.start()
+    streamed = "".join(streamer)
+    thread.join()
+    assert streamed == tokenizer.decode(model.generate(**batch, **options)[0, 5:])
+
+
+def test_a_pipeline_takes_a_padded_batch(tmp_path):
+    tokenizer = letters()
+    make(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    write = pipeline("text-generation", str(tmp_path), batch_size=2, device="cpu")
+    options = dict(max_new_tokens=5, do_sample=False)
+    alone = [write(text, **options)[0] for text in ("hello", "no")]
+    assert [answer[0] for answer in write(["hello", "no"], **options)] == alone
+    assert alone[0]["generated_text"].startswith("hello")
+
+
+def test_it_generates_with_a_compiled_forward():
+    model, tokens = make(), ids(2, 5)
+    want = generate(model, tokens, new=4, do_sample=False)
+    model.forward = torch.compile(model.forward, backend="eager")
+    assert torch.equal(generate(model, tokens, new=4, do_sample=False), want)
