@@ -172,9 +172,7 @@ def test_a_vocabulary_of_another_size_is_named(tmp_path):
 
 def test_a_causal_checkpoint_is_no_masked_one(tmp_path):
     make().save_pretrained(tmp_path)
-    with raises(
-        ValueError, r"EAForMaskedLM needs causal=False.*from_pretrained\(..., causal=False"
-    ):
+    with raises(ValueError, r"EAForMaskedLM needs .*from_pretrained\(..., causal=False"):
         EAForMaskedLM.from_pretrained(tmp_path)
 
 

@@ -96,6 +96,7 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         next_sequence_length: int | None = None,
         past_key_values: EACache | None = None,
         attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -109,12 +110,16 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
             next_sequence_length=next_sequence_length,
             past_key_values=past_key_values,
             attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
             is_first_iteration=is_first_iteration,
             **kwargs,
         )
         if is_first_iteration and inputs.get("attention_mask") is not None:
             _move_padding_left(inputs)
         return inputs
+
+    def _prepare_position_ids_for_generation(self, *args: Any) -> None:
+        """None: the model counts real tokens itself, which is right for padding on any side."""
 
     def _prepare_cache_for_generation(
         self,
