@@ -70,12 +70,12 @@ def full(model, tokens=None, **options):
 @ways
 def test_the_cache_changes_no_token(mixer, way):
     model = make(mixer=mixer)
-    with_cache = generate(model, ids(2, 5), **WAYS[way])
-    without = generate(model, ids(2, 5), use_cache=False, **WAYS[way])
+    options = dict(no_repeat_ngram_size=1, **WAYS[way])  # one token for ever would prove little
+    with_cache = generate(model, ids(2, 5), **options)
+    without = generate(model, ids(2, 5), use_cache=False, **options)
     assert torch.equal(with_cache, without)
     rows = 2 * WAYS[way].get("num_return_sequences", 1)
     assert with_cache.shape == (rows, 11)
-    assert len(with_cache[:, 5:].unique()) > 2  # else it would prove nothing
 
 
 @mixers

@@ -3,13 +3,12 @@
 Importing this registers them: `AutoModelForCausalLM` and the other Auto classes then take an
 `EAConfig`, or a folder that such a model was saved to. It needs `pip install "eattn[hf]"`.
 
+>>> import torch
 >>> from eattn.hf import EAConfig, EAForCausalLM
 >>> model = EAForCausalLM(EAConfig(vocab_size=256, hidden_size=32, num_hidden_layers=2)).eval()
 >>> model.generate(torch.tensor([[72, 105]]), max_new_tokens=5, do_sample=False).shape
 torch.Size([1, 7])
 """
-
-import torch  # noqa: F401 - the example above
 
 try:
     from transformers import (

@@ -82,10 +82,11 @@ class EACache(Cache):
     def batch_size(self) -> int:
         return -1 if self.real is None else len(self.real)
 
-    def advance(self, key_mask: Tensor | None, rows: int, L: int, device: torch.device) -> None:
-        """Count L more columns, of which key_mask [B, L] says which are tokens."""
+    def advance(self, key_mask: Tensor | None, x: Tensor) -> None:
+        """Count the columns of x [B, L, D], of which key_mask [B, L] says which are tokens."""
+        B, L = x.shape[:2]
         if self.real is None:
-            self.real = torch.zeros(rows, dtype=torch.long, device=device)
+            self.real = torch.zeros(B, dtype=torch.long, device=x.device)
         self.real = self.real + (L if key_mask is None else key_mask.sum(1))
         self.seen += L
 

@@ -24,6 +24,7 @@ MODES = (
 class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
     """Predicts the next token, and generates with a cache whose size does not grow with the text.
 
+    >>> import torch
     >>> model = EAForCausalLM(EAConfig(vocab_size=99, hidden_size=16, num_hidden_layers=2)).eval()
     >>> out = model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]]))
     >>> out.logits.shape, out.past_key_values.get_seq_length()

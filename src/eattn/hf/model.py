@@ -113,7 +113,7 @@ class EAModel(EAPreTrainedModel):
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
+        self.embed_tokens = value  # type: ignore[assignment]
 
     @can_return_tuple
     def forward(
@@ -148,7 +148,7 @@ class EAModel(EAPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         x, every = self._blocks(x, key_mask, cu_seqlens, cache, bool(output_hidden_states))
         if cache is not None:
-            cache.advance(key_mask, *x.shape[:2], x.device)
+            cache.advance(key_mask, x)
         return BaseModelOutputWithPast(
             last_hidden_state=x, past_key_values=cache, hidden_states=every
         )
