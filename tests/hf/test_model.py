@@ -421,3 +421,17 @@ def test_a_compiled_step_is_compiled_once():
                 settled = len(graphs)
     assert_close(torch.cat(got, 1), want[:, 2:])
     assert len(graphs) == settled
+
+
+def test_the_trainer_trains_it(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
+    from transformers import Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    model = EAForCausalLM(config())
+    rows = [{"input_ids": row, "labels": row} for row in ids(1, 6).repeat(8, 1)]
+    options = dict(use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no")
+    arguments = TrainingArguments(tmp_path, learning_rate=0.02, num_train_epochs=30, **options)
+    before = float(model(ids(1, 6), labels=ids(1, 6)).loss.detach())
+    Trainer(model, arguments, train_dataset=rows).train()
+    assert float(model.eval()(ids(1, 6), labels=ids(1, 6)).loss.detach()) < before / 2
