@@ -1,9 +1,14 @@
 """What holds for whole folders of tests."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+# Whoever is started in the background ignores Ctrl-C, and so would the processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SMALL = {"hf", "nn", "models", "train", "timeseries"}
 

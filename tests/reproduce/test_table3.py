@@ -82,7 +82,8 @@ def test_means_stand_beside_the_paper():
         (0.91, 0.01414, 2), rel=1e-3
     )
     text = report.markdown(rows)
-    assert "| ea-6 | 0.910 ± 0.014 (0.973) |" in text
+    assert "| ea-6 | 0.910 ± 0.014 |" in text
+    assert "| paper's ea-6 | 0.973 | 0.904 | 0.533 | 0.847 |" in text
     assert "2 seeds" in text
 
 

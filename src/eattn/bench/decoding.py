@@ -15,7 +15,7 @@ from eattn.bench import peak
 from eattn.bench.bert import make_model
 from eattn.bench.contenders import Work, inputs
 from eattn.nn import DecodingState, EncoderState, TransformerEncoder, check_mixer
-from eattn.nn.attention import SPREAD
+from eattn.nn.placement import SPREAD
 from eattn.nn.states import KVCache
 from eattn.ops import State, accumulate
 
@@ -36,7 +36,7 @@ class Decoder:
     ) -> None:
         self.model = make_model(name, dim=dim, depth=depth, causal=True, max_len=room)
         self.model.to(device).eval()
-        self.order, self.batch, self.room = check_mixer(name), batch, room
+        self.expansion, self.batch, self.room = check_mixer(name), batch, room
         self.x_t = inputs((batch, 1, dim), 1)[0][:, 0].to(device)
         self.caches: Caches = []
 
@@ -44,7 +44,7 @@ class Decoder:
     def at(self, position: int) -> EncoderState:
         """The states of all blocks after so many tokens."""
         depth = self.model.config.depth
-        if self.order is not None:
+        if self.expansion is not None:
             return EncoderState(tuple(self._series(position, block) for block in range(depth)))
         if not self.caches:
             self.caches = [self._cache() for _ in range(depth)]
@@ -64,7 +64,7 @@ class Decoder:
         """The sums of SAMPLE random tokens, as if each had come position / SAMPLE times."""
         rng = torch.Generator().manual_seed(seed)
         k, v = torch.randn(2, self.batch, SAMPLE, self.model.config.dim, generator=rng)
-        state = accumulate(SPREAD * k, v, order=self.order)  # type: ignore[arg-type]
+        state = accumulate(SPREAD * k, v, expansion=self.expansion)
         scale = position / SAMPLE
         return State(state.s * scale, state.z * scale, state.shift).to(self.x_t.device)
 

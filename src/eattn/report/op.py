@@ -11,8 +11,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WHO = {"ours": "EA-6", "sdpa": "softmax (SDPA)", "paper": "the paper's code"}
-COLOURS = {"ours": plots.BLUE, "sdpa": plots.GREEN, "paper": plots.GREY}
+WHO = {
+    "ours": "EA-6",
+    "quadrature": "EA, 25 nodes",
+    "sdpa": "softmax (SDPA)",
+    "paper": "the paper's code",
+}
+COLOURS = {
+    "ours": plots.BLUE,
+    "quadrature": plots.SKY,
+    "sdpa": plots.GREEN,
+    "paper": plots.GREY,
+}
 PASSES = {"forward": (plots.SKY, "s", "--"), "forward+backward": (plots.BLUE, "o", "-")}
 
 

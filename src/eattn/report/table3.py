@@ -36,22 +36,24 @@ def means(rows: Sequence[Row]) -> dict[tuple[str, str, str], tuple[float, float,
 
 
 def lines(rows: Sequence[Row], protocol: str) -> Iterator[list[str]]:
-    """A line for every mixer: its accuracies, its parameters in millions, seconds of a run."""
+    """A line for every mixer: its accuracies, its parameters in millions, seconds of a run; then
+    those of the paper.
+    """
     found = means(rows)
     runs = [row for row in rows if row["what"] == "run" and row["protocol"] == protocol]
     for mixer in dict.fromkeys(row["mixer"] for row in runs):
         cells = [mixer]
         for data in SHORT:
             mean = found.get((data, protocol, mixer))
-            paper = PAPER.get(mixer, {}).get(data)
-            beside = "" if paper is None else f" ({paper:.3f})"
-            cells.append("" if mean is None else f"{mean[0]:.3f} ± {mean[1]:.3f}{beside}")
+            cells.append("" if mean is None else f"{mean[0]:.3f} ± {mean[1]:.3f}")
         own = [row for row in runs if row["mixer"] == mixer]
         sizes = sorted({round(row["parameters"] / 1e6, 2) for row in own})
         cells.append(
             " – ".join(f"{size:g}" for size in (sizes[:1] + sizes[-1:] * (len(sizes) > 1)))
         )
         yield [*cells, f"{fmean(row['seconds'] for row in own):.0f}"]
+    for mixer, values in PAPER.items() if runs else ():
+        yield [f"paper's {mixer}", *(f"{value:.3f}" for value in values.values()), "", ""]
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -67,5 +69,5 @@ def markdown(rows: Sequence[Row]) -> str:
             parts += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
             parts += ["| " + " | ".join(cells) + " |" for cells in table] + [""]
     seeds = max(n for *_, n in means(rows).values())
-    parts += [f"Mean ± standard deviation over {seeds} seeds; the paper's value in brackets.", ""]
+    parts += [f"Mean ± standard deviation over {seeds} seeds.", ""]
     return "\n".join([*parts, promise_table(rows), "", source(rows[-1])])

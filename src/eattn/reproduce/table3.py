@@ -281,7 +281,7 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
         lines = list(report.lines(rows, protocol))
         if lines:
             out = show.table(
-                f"accuracy, protocol {protocol} (the paper's in brackets)",
+                f"accuracy, protocol {protocol}",
                 *report.SHORT.values(),
                 "params M",
                 "s a run",
