@@ -177,9 +177,10 @@ def test_an_unknown_name_lists_the_known(name, make):
     assert all(known in str(raised.value) for known in (*MIXERS, "ea-N"))
 
 
-@pytest.mark.parametrize("name", ["ea-1", "ea-5", "ea-17", "ea-18", "ea-100"])
+@pytest.mark.parametrize("name", ["ea-1", "ea-5", "ea-17", "ea-18", "ea-100", "ea-q4", "ea-q35"])
 def test_a_bad_order_is_named(name):
-    with raises(ValueError, f"needs an even N from 0 to 16, got {name!r}"):
+    text = f"needs an even N from 0 to 16, 'ea-qN' an odd N from 5 to 33, got {name!r}"
+    with raises(ValueError, text):
         make_mixer(name, 12)
 
 

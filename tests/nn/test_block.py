@@ -41,7 +41,12 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
         ("ffn", 0, ValueError, "ffn must be at least 1, got 0"),
         ("max_len", 0, ValueError, "max_len must be at least 1, got 0"),
         ("short_conv", 0, ValueError, "short_conv must be at least 1, got 0"),
-        ("mixer", "mamba", ValueError, "unknown mixer 'mamba': known are ea, ea-2, ea-6, sa"),
+        (
+            "mixer",
+            "mamba",
+            ValueError,
+            "unknown mixer 'mamba': known are ea, ea-2, ea-6, ea-q17",
+        ),
         ("mixer", "ea-5", ValueError, "even N"),
         ("mixer", 6, TypeError, "mixer must be a name, got int"),
         ("causal", 1, TypeError, "causal must be a bool, got int"),

@@ -22,6 +22,7 @@ from mixing import (
     tokens,
 )
 
+from eattn import Taylor
 from eattn.nn import MIXERS, ElementwiseAttention, make_mixer
 
 # [B, L, dim], heads: one token; primes; one past the chunks of 64, of 128 (la) and of 256 (taylor)
@@ -182,14 +183,15 @@ def test_nothing_uninitialised_is_read(name, causal):
         same(differentiate(mixer, x, mixer(x)), want)
 
 
-def test_the_names_are_those_of_the_paper():
+def test_the_names_are_those_of_the_paper_and_the_quadrature():
     assert set(MIXERS) == {
-        *("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
+        "ea-q17",
+        *("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn"),
     }
     for order in range(0, 17, 2):
         mixer = make_mixer(f"ea-{order}", 6)
-        assert isinstance(mixer, ElementwiseAttention) and mixer.order == order
-    assert make_mixer("ea", 6).order is None
+        assert isinstance(mixer, ElementwiseAttention) and mixer.expansion == Taylor(order)
+    assert make_mixer("ea", 6).expansion is None
 
 
 @names

@@ -98,19 +98,19 @@ def check_mixer(name: str) -> Expansion | None:
     if not isinstance(name, str):
         raise TypeError(f"mixer must be a name, got {type(name).__name__}")
     whole, (name, *options) = name, name.split("+")
+    series = re.fullmatch(r"ea-(q?)(\d+)", name)
+    if series is None and name not in MIXERS:
+        known = ", ".join(MIXERS)
+        raise ValueError(
+            f"unknown mixer {whole!r}: known are {known} (ea-N for any even N, ea-qN for any odd N)"
+        )
     if wrong := [option for option in options if option not in OPTIONS or name[:2] != "ea"]:
         raise ValueError(
             f"unknown mixer {whole!r}: +{wrong[0]} is none of"
             f" {', '.join('+' + option for option in OPTIONS)}, which go after ea, ea-N and ea-qN"
         )
-    if name in MIXERS and not name.startswith("ea-"):
-        return None
-    series = re.fullmatch(r"ea-(q?)(\d+)", name)
     if series is None:
-        known = ", ".join(MIXERS)
-        raise ValueError(
-            f"unknown mixer {name!r}: known are {known} (ea-N for any even N, ea-qN for any odd N)"
-        )
+        return None
     try:
         number = int(series[2])
         return Quadrature(number) if series[1] else Taylor(number)
