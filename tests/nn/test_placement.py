@@ -1,8 +1,11 @@
 """What keeps q and k in range: exact EA does not notice where they are, a series comes closer."""
 
+import copy
+
 import pytest
 import torch
 from mixing import tokens
+from torch.utils.checkpoint import checkpoint
 
 from eattn import Quadrature, Taylor, ea_series
 from eattn.nn import ElementwiseAttention, Placement, make_mixer
@@ -20,6 +23,12 @@ def layer(**options) -> ElementwiseAttention:
     with torch.no_grad():
         made.in_proj.bias[:12] = torch.linspace(-2, 2, 6).repeat(2)  # away from 0, both alike
     return made
+
+
+def train_on(made: ElementwiseAttention, x: torch.Tensor, key_mask=None) -> torch.Tensor:
+    y = made(x, key_mask)
+    y.square().sum().backward()
+    return y
 
 
 def same_weights(made: ElementwiseAttention, **options) -> ElementwiseAttention:
@@ -51,7 +60,7 @@ def test_a_series_comes_closer_to_exact_attention_when_keys_are_centred(causal):
     exact, plain = layer(order=None, causal=causal), layer(order=6, causal=causal)
     centred = layer(order=6, causal=causal, center="learnt" if causal else "mean")
     centred.train()
-    centred(x)  # where it learns
+    train_on(centred, x)  # where it learns
     centred.eval()
     errors = [float((made(x) - exact(x)).detach().norm()) for made in (plain, centred)]
     assert errors[1] < errors[0] / 3
@@ -60,22 +69,46 @@ def test_a_series_comes_closer_to_exact_attention_when_keys_are_centred(causal):
 def test_a_learnt_centre_is_the_mean_of_the_first_keys_and_then_follows_slowly():
     made, x = layer(causal=True, center="learnt").train(), tokens(3, 20, 6)
     _, k, _ = made._project(x, None)
-    before = made(x, MASK)
+    before = train_on(made, x, MASK)
     torch.testing.assert_close(made.placement.running, k[MASK].mean(0).to(torch.float64))
     first = made.placement.running.clone()
     assert not torch.allclose(made(x, MASK), before)  # the first call had none to go by
-    made(x + 1)
+    train_on(made, x + 1)
     moved = (made.placement.running - first).norm()
     assert 0 < moved < 0.2 * (made._project(x + 1, None)[1].mean((0, 1)) - first).norm()
     made.eval()
     settled = made.placement.running.clone()
-    made(x)
+    train_on(made, x)
     assert torch.equal(made.placement.running, settled)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_learnt_centre_moves_once_under_gradient_checkpointing(reentrant):
+    plain = layer(causal=True, center="learnt").train()
+    checkpointed = copy.deepcopy(plain)
+    for seed in (1, 2):  # the first step begins at 0, the second where the first went
+        x = tokens(2, 20, 6, seed=seed).requires_grad_()
+        train_on(plain, x)
+        y = checkpoint(checkpointed, x, use_reentrant=reentrant)
+        y.square().sum().backward()
+    assert torch.equal(checkpointed.placement.running, plain.placement.running)
+    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_learnt_centre_stays_where_nothing_is_trained():
+    made = layer(causal=True, center="learnt").train()
+    with torch.no_grad():
+        made(tokens(2, 20, 6))
+    assert not made.placement.running.any()
+    made.requires_grad_(False)  # frozen, and yet in training: the keys are followed
+    made(tokens(2, 20, 6))
+    assert made.placement.running.any()
 
 
 def test_a_learnt_centre_is_saved_and_decodes():
     made, x = layer(causal=True, center="learnt", bandwidth=True).train(), tokens(2, 20, 6)
-    made(x)
+    train_on(made, x)
     made.eval()
     other = layer(causal=True, center="learnt", bandwidth=True)
     other.load_state_dict(made.state_dict())

@@ -24,8 +24,8 @@ class Placement(nn.Module):
 
     `bandwidth` learns b, one for each channel: K = e^(-b^2 (q - k)^2). `center` says what c is:
     "mean" is that of the real keys of the sequence, for which all keys must be known; "learnt" is a
-    running mean of the keys in training, which stays as it is afterwards. It comes from the data
-    and not from a gradient, as exact EA does not depend on it.
+    running mean of the keys in training (a forward and its backward), which stays as it is
+    afterwards. It comes from the data and not from a gradient: exact EA does not depend on it.
     """
 
     running: Tensor
@@ -59,17 +59,28 @@ class Placement(nn.Module):
     def _center(self, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:
         if self.center == "mean":
             return _mean(k, key_mask) if cu_seqlens is None else _means(k, key_mask, cu_seqlens)
-        c = self.running.to(k.dtype).clone()  # as it was: the update below must not be in the graph
-        if self.training:
-            self._learn(k.detach(), key_mask)
-        return c
+        if self.training and torch.is_grad_enabled():
+            self._watch(k, key_mask)
+        return self.running.to(k.dtype).clone()  # as it is now: it moves before the backward ends
 
-    @torch.no_grad()
-    def _learn(self, k: Tensor, key_mask: Tensor | None) -> None:
-        rows = k.flatten(0, -2) if key_mask is None else k[key_mask]
+    def _watch(self, k: Tensor, key_mask: Tensor | None) -> None:
+        """Learn from k when its gradient comes.
+
+        Not at once: gradient checkpointing runs a forward twice, and the second must find the
+        centre of the first.
+        """
+        keys = k.detach()
+        rows = keys.flatten(0, -2) if key_mask is None else keys[key_mask]
         if not len(rows):
             return
         mean = rows.mean(0).to(self.running.dtype)
+        if k.requires_grad:
+            k.register_hook(lambda _: self._learn(mean))
+        else:
+            self._learn(mean)
+
+    @torch.no_grad()
+    def _learn(self, mean: Tensor) -> None:
         share = torch.where(self.seen, MOMENTUM, 1.0)  # the first mean as it is
         self.running += share * (mean - self.running)
         self.seen.fill_(True)
