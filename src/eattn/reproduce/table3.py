@@ -262,14 +262,11 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
     for protocol in PROTOCOLS:
         lines = list(report.lines(rows, protocol))
         if lines:
-            out = show.table(
-                f"accuracy, protocol {protocol}",
-                *report.SHORT.values(),
-                "params M",
-                "s a run",
-            )
-            for cells in lines:
+            out = show.table(f"accuracy, protocol {protocol}", *report.SHORT.values())
+            for *cells, _, _ in lines:  # eighty columns hold no more
                 out.add_row(*cells)
+            costs = (f"{name} {size} and {time} s" for name, *_, size, time in lines if time)
+            out.caption = "parameters in millions and seconds a run: " + ", ".join(costs)
             console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))

@@ -293,12 +293,13 @@ PROMISES = tuple(_promises())
 def print_rows(rows: Sequence[Row], console: Console) -> None:
     """The table, what was aimed at, and where it was measured."""
     for split in SPLITS:
-        lines = list(report.lines(rows, split))
-        if lines:
-            out = show.table(f"MAE / RMSE, {report.TITLES[split]}", *report.COLUMNS)
-            for cells in lines:
-                out.add_row(*cells)
-            console.print(out)
+        for error in ("mae", "rmse"):
+            lines = list(report.lines(rows, split, error))
+            if lines:
+                out = show.table(f"{error.upper()}, {report.TITLES[split]}", *report.COLUMNS)
+                for cells in lines:
+                    out.add_row(*cells)
+                console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))
     console.print(show.source(rows[-1]), highlight=False, soft_wrap=True)
