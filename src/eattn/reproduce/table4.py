@@ -297,8 +297,8 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
             lines = list(report.lines(rows, split, error))
             if lines:
                 out = show.table(f"{error.upper()}, {report.TITLES[split]}", *report.COLUMNS)
-                for cells in lines:
-                    out.add_row(*cells)
+                for name, *cells in lines:
+                    out.add_row(name.replace("'s", ""), *cells)  # eighty columns are few
                 console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))
