@@ -296,9 +296,11 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
         for error in ("mae", "rmse"):
             lines = list(report.lines(rows, split, error))
             if lines:
-                out = show.table(f"{error.upper()}, {report.TITLES[split]}", *report.COLUMNS)
+                # Eighty columns are few.
+                heads = (name.replace("Traffic", "Traf.") for name in report.COLUMNS)
+                out = show.table(f"{error.upper()}, {report.TITLES[split]}", *heads)
                 for name, *cells in lines:
-                    out.add_row(name.replace("'s", ""), *cells)  # eighty columns are few
+                    out.add_row(name.replace("'s", ""), *cells)
                 console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))
