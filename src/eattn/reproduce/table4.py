@@ -18,10 +18,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from eattn.bench import show
-from eattn.bench.journal import Journal
 from eattn.bench.measure import Row
-from eattn.bench.progress import progress
-from eattn.bench.promise import Promise, Rows, judge
+from eattn.bench.promise import Promise, Rows
+from eattn.bench.running import carry_out
 from eattn.data import cuts, load_forecasting, windows
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
@@ -119,16 +118,19 @@ def run(
     for known in plan.sets:
         load_forecasting(known, data_dir=data_dir)  # fails, or downloads, before the work
     settings = {known: asdict(SETTINGS[known]) for known in plan.sets}
-    journal = Journal(out / f"{name}.jsonl", "table4", asdict(plan) | {"settings": settings})
-    show.resumed(journal.kept, journal.origin, console)
-    work = list(plan.work())
+    path, work = out / f"{name}.jsonl", list(plan.work())
     measure = partial(measure_run, share=plan.share, data_dir=data_dir)
-    with progress(console, journal.left(work)) as tick:
-        run_all(journal, work, measure, tick, jobs=jobs)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(journal.rows, console)
-    return [out / f"{name}.jsonl"]
+    rows = carry_out(
+        path,
+        "table4",
+        asdict(plan) | {"settings": settings},
+        console,
+        costs=work,
+        measure=lambda journal, tick: run_all(journal, work, measure, tick, jobs=jobs),
+        promises=PROMISES,
+    )
+    print_rows(rows, console)
+    return [path]
 
 
 # ---- one run -------------------------------------------------------------------------------------
