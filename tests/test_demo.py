@@ -81,7 +81,7 @@ def test_a_second_run_continues(demo):
 def test_it_prints_the_table_with_the_papers_values_and_says_where_the_report_is(demo):
     out = demo.second.out
     assert "largest difference" in out
-    assert "(0.973)" in out
+    assert "paper's ea-6" in out and "0.973" in out
     assert "forward+backward: SDPA" in out
     assert "time per token" in out
     page = demo.folder / "report.html"

@@ -5,14 +5,10 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from itertools import combinations
 from pathlib import Path
 
 import pytest
-from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from drawing import check_texts
 
 from eattn import cli
 from eattn.report import fig1, fig3, plots
@@ -109,27 +105,8 @@ DRAWN = {
 
 @pytest.mark.parametrize(("figure", "rows"), DRAWN.values(), ids=DRAWN)
 def test_every_text_is_large_enough_inside_and_clear_of_the_others(figure, rows, monkeypatch):
-    boxes: dict[Text, Bbox] = {}
-    draw = Text.draw
-
-    def record(text: Text, renderer: RendererBase) -> None:
-        draw(text, renderer)
-        if text.get_visible() and text.get_text().strip():
-            boxes[text] = text.get_window_extent(renderer)
-
     with plots.style():
-        picture = figure.draw(list(rows()))
-        plots.settle(picture)
-        monkeypatch.setattr(Text, "draw", record)
-        FigureCanvasAgg(picture).draw()
-    assert len(boxes) > 30
-    assert min(text.get_fontsize() for text in boxes) >= 8
-    frame = picture.bbox.padded(1)
-    for text, box in boxes.items():
-        assert frame.contains(box.x0, box.y0), text
-        assert frame.contains(box.x1, box.y1), text
-    for (text, box), (other, there) in combinations(boxes.items(), 2):
-        assert not box.padded(-1).overlaps(there.padded(-1)), (text, other)
+        assert len(check_texts(figure.draw(list(rows())), monkeypatch)) > 30
 
 
 def test_the_style_of_the_user_neither_counts_nor_is_changed(made, copy):

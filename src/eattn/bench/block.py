@@ -18,8 +18,9 @@ from rich.table import Table
 from eattn.bench import peak, show
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Contender, Row, interleave
-from eattn.bench.progress import Tick, progress
-from eattn.bench.promise import Promise, Rows, find, judge
+from eattn.bench.progress import Tick
+from eattn.bench.promise import Promise, Rows, find
+from eattn.bench.running import carry_out
 from eattn.bench.step import SUM, check, parameters, step
 from eattn.nn import MIXERS, check_mixer
 
@@ -94,14 +95,18 @@ def guess(name: str, length: int) -> float:
 
 def run(plan: Plan, console: Console, json: Path | None = None) -> list[Row]:
     """Check, measure, print; rows go to the file as they come, and a cut-off run continues."""
-    journal = Journal(json, "block", asdict(plan))
-    show.resumed(journal.kept, journal.origin, console)
-    with progress(console, journal.left(plan.costs()), "correctness") as tick:
-        measure(plan, journal, tick)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(plan, journal.rows, console)
-    return journal.rows
+    rows = carry_out(
+        json,
+        "block",
+        asdict(plan),
+        console,
+        costs=plan.costs(),
+        measure=partial(measure, plan),
+        promises=PROMISES,
+        first="correctness",
+    )
+    print_rows(plan, rows, console)
+    return rows
 
 
 def measure(plan: Plan, journal: Journal, tick: Tick) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from eattn.bench import block, contract, op, show
+from eattn.bench import block, contract, op, running, show
 from eattn.bench.journal import FINISHED, Journal
 from eattn.bench.measure import Row
-from eattn.bench.progress import Tick, progress
-from eattn.bench.promise import Promise, judge
+from eattn.bench.progress import Tick
+from eattn.bench.promise import Promise
 from eattn.bench.step import SUM
 from eattn.report.html.section import read
 from eattn.report.runs import last_run
@@ -123,14 +123,21 @@ def carry_out(stage: Stage, console: Console, out: Path) -> list[Row]:
         date = rows[-1]["date"][:16].replace("T", " ")
         console.print(f"measured {date} UTC and kept; --fresh measures anew", highlight=False)
         return rows
-    journal = Journal(path, stage.name, asdict(stage.plan))
-    show.resumed(journal.kept, journal.origin, console)
-    with progress(console, journal.left(stage.costs), "starting") as tick:
-        tick("starting", 0.0)
+
+    def measure(journal: Journal, tick: Tick) -> None:
+        tick("starting", 0.0)  # the bar shows itself when it moves
         stage.measure(journal, tick)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, stage.promises))
-    journal.finish()
-    return journal.rows
+
+    return running.carry_out(
+        path,
+        stage.name,
+        asdict(stage.plan),
+        console,
+        costs=stage.costs,
+        measure=measure,
+        promises=stage.promises,
+        first="starting",
+    )
 
 
 def finished(stage: Stage, path: Path) -> list[Row]:

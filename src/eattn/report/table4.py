@@ -37,20 +37,27 @@ def _mean(values: Sequence[float]) -> tuple[float, float, int]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values)
 
 
-def lines(rows: Sequence[Row], split: str) -> Iterator[list[str]]:
-    """A line for every model, then those of the paper."""
+def lines(rows: Sequence[Row], split: str, of: str | None = None) -> Iterator[list[str]]:
+    """A line for every model, then those of the paper; both errors, or only the means of one."""
     found = means(rows)
-    models = dict.fromkeys(model for _, of, _, model in found if of == split)
+    models = dict.fromkeys(model for _, name, _, model in found if name == split)
     for model in models:
         cells = [found.get((data, split, horizon, model)) for data, horizon in CELLS]
-        yield [model, *("" if cell is None else _cell(cell) for cell in cells)]
+        yield [model, *("" if cell is None else _cell(cell, of) for cell in cells)]
     if models:
         for model, values in PAPER.items():
-            yield [f"paper's {model}", *(f"{mae:g} / {rmse:g}" for mae, rmse in values)]
+            yield [f"paper's {model}", *(_paper(pair, of) for pair in values)]
 
 
-def _cell(cell: dict[str, tuple[float, float, int]]) -> str:
+def _paper(errors: tuple[float, float], of: str | None) -> str:
+    mae, rmse = errors
+    return f"{mae:g} / {rmse:g}" if of is None else f"{mae if of == 'mae' else rmse:.2f} "
+
+
+def _cell(cell: dict[str, tuple[float, float, int]], of: str | None) -> str:
     (mae, spread, seeds), (rmse, *_) = cell["mae"], cell["rmse"]
+    if of is not None:
+        return f"{cell[of][0]:.3f}"
     return f"{mae:.3f}" + (f" ± {spread:.3f}" if seeds > 1 else "") + f" / {rmse:.3f}"
 
 

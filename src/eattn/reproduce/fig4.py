@@ -6,7 +6,7 @@ it. (c) Tokens per second, at the points of (b) and, interleaved, against L at b
 described in bench/training.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
@@ -16,15 +16,17 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from eattn.bench import bert, budget, peak, show
+from eattn.bench import bert, budget, peak
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Contender, Row, interleave
-from eattn.bench.progress import Tick, progress
-from eattn.bench.promise import Rows, find, judge
+from eattn.bench.progress import Tick
+from eattn.bench.promise import Rows, find
+from eattn.bench.running import carry_out, once
 from eattn.bench.training import step
 from eattn.nn import check_mixer
 from eattn.report import fig4 as report
 from eattn.report import plots
+from eattn.reproduce import costs
 from eattn.reproduce.fig4_promises import PROMISES, exponents
 
 MIXERS = ("ea-2", "ea-6", "sa", "sa-math")
@@ -138,25 +140,23 @@ def run(plan: Plan, console: Console, out: Path, *, name: str = "fig4") -> list[
     plots.need_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.jsonl"
-    journal = Journal(path, "fig4", asdict(plan))
-    show.resumed(journal.kept, journal.origin, console)
-    with progress(console, journal.left(plan.costs())) as tick:
-        measure(plan, journal, tick)
-    journal.group({"what": "exponent"}, lambda: exponents(journal.rows))
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(plan, journal.rows, console)
+    rows = carry_out(
+        path,
+        "fig4",
+        asdict(plan),
+        console,
+        costs=plan.costs(),
+        measure=partial(measure, plan),
+        summaries={"exponent": exponents},
+        promises=PROMISES,
+    )
+    costs.print_rows(plan, rows, console, report)
     return [path, *report.redraw(path)]
 
 
 def measure(plan: Plan, journal: Journal, tick: Tick) -> None:
     """Processes of their own first: what times leave in this one's heap is not free for them."""
-
-    def rows(key: Row, label: str, cost: float, work: Callable[[], Iterable[Row]]) -> None:
-        if not journal.has(key):
-            journal.group(key, work)
-            tick(label, cost)
-
+    rows = partial(once, journal, tick)
     for name, L in plan.points():
         work = partial(alone, plan, name, L)
         rows(_key("memory", name, 1, L), f"memory of {name}, L = {L}", guess(name, 1, L), work)
@@ -254,32 +254,5 @@ def times(plan: Plan, length: int, trials: Rows) -> Iterator[Row]:
 
 def _conditions(plan: Plan, name: str) -> Row:
     """What every measured row says about the step."""
-    return {
-        "model": "BERT-base" if report.is_bert(plan.dim, plan.depth) else "smaller, for a test",
-        "dim": plan.dim,
-        "depth": plan.depth,
-        "dropout": plan.dropout,
-        "device": torch.cuda.get_device_name() if plan.device == "cuda" else plan.device,
-        "dtype": "float32",
-        "optimizer": False,
-        "model_bytes": plan.model_bytes(name),
-        "threads": torch.get_num_threads(),
-    }
-
-
-# ---- tables --------------------------------------------------------------------------------------
-
-
-def print_rows(plan: Plan, rows: Sequence[Row], console: Console) -> None:
-    """The promises, memory, the longest sequences, throughput, and where it was measured."""
-    if any(row["what"] == "ratio" for row in rows):
-        at_contract = report.is_bert(plan.dim, plan.depth)
-        console.print(show.promises(rows, at_contract=at_contract))
-    for title, head, lines in report.tables(rows):
-        table = show.table(f"{title}, by {head[0]}", *head[1:])
-        for cells in lines:
-            table.add_row(*cells)
-        console.print(table)
-    for note in report.notes(rows):
-        console.print(note, highlight=False, markup=False)
-    console.print(show.source(rows[-1]), highlight=False, soft_wrap=True)
+    own = {"dropout": plan.dropout, "optimizer": False}
+    return costs.conditions(plan, plan.model_bytes(name)) | own

@@ -6,24 +6,25 @@ and positions of a batch size interleaved; and the prompt before, read in chunks
 are filled to a position directly (see bench/decoding.py).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from eattn.bench import bert, decoding, peak, show
+from eattn.bench import bert, decoding, peak
 from eattn.bench.decoding import Decoder, Stream
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Row, quantiles
-from eattn.bench.progress import Tick, progress
-from eattn.bench.promise import Rows, judge
+from eattn.bench.progress import Tick
+from eattn.bench.promise import Rows
+from eattn.bench.running import carry_out, once
 from eattn.nn import check_mixer
 from eattn.report import fig5 as report
 from eattn.report import plots
+from eattn.reproduce import costs
 from eattn.reproduce.fig5_promises import PROMISES
 
 MIXERS = ("ea-2", "ea-6", "sa")
@@ -116,24 +117,22 @@ def run(plan: Plan, console: Console, out: Path, *, name: str = "fig5") -> list[
     plots.need_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.jsonl"
-    journal = Journal(path, "fig5", asdict(plan))
-    show.resumed(journal.kept, journal.origin, console)
-    with progress(console, journal.left(plan.costs())) as tick:
-        measure(plan, journal, tick)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(plan, journal.rows, console)
+    rows = carry_out(
+        path,
+        "fig5",
+        asdict(plan),
+        console,
+        costs=plan.costs(),
+        measure=partial(measure, plan),
+        promises=PROMISES,
+    )
+    print_rows(plan, rows, console)
     return [path, *report.redraw(path)]
 
 
 def measure(plan: Plan, journal: Journal, tick: Tick) -> None:
     """Memory of a batch size, then its times, as far as the memory lasts; prompts at the end."""
-
-    def rows(key: Row, label: str, cost: float, work: Callable[[], Iterable[Row]]) -> None:
-        if not journal.has(key):
-            journal.group(key, work)
-            tick(label, cost)
-
+    rows = partial(once, journal, tick)
     for batch in plan.batches:
         for point in plan.points(batch):
             label = f"memory of {point[0]}, batch {batch}, at {point[2]}"
@@ -214,28 +213,10 @@ def _options(plan: Plan, name: str, options: Row) -> Row:
 
 
 def _conditions(plan: Plan, name: str) -> Row:
-    """What every measured row says about the model."""
-    return {
-        "model": "BERT-base" if report.is_bert(plan.dim, plan.depth) else "smaller, for a test",
-        "dim": plan.dim,
-        "depth": plan.depth,
-        "device": torch.cuda.get_device_name() if plan.device == "cuda" else plan.device,
-        "dtype": "float32",
-        "model_bytes": bert.weight_bytes(name, dim=plan.dim, depth=plan.depth),
-        "threads": torch.get_num_threads(),
-    }
+    weights = bert.weight_bytes(name, dim=plan.dim, depth=plan.depth)
+    return costs.conditions(plan, weights)
 
 
 def print_rows(plan: Plan, rows: Sequence[Row], console: Console) -> None:
     """The promises, memory, time per token, prompts, and where it was measured."""
-    if any(row["what"] == "ratio" for row in rows):
-        at_contract = report.is_bert(plan.dim, plan.depth)
-        console.print(show.promises(rows, at_contract=at_contract))
-    for title, head, lines in report.tables(rows):
-        table = show.table(f"{title}, by {head[0]}", *head[1:])
-        for cells in lines:
-            table.add_row(*cells)
-        console.print(table)
-    for note in report.notes(rows):
-        console.print(note, highlight=False, markup=False)
-    console.print(show.source(rows[-1]), highlight=False, soft_wrap=True)
+    costs.print_rows(plan, rows, console, report)

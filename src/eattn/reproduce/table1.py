@@ -19,8 +19,8 @@ from eattn.bench import peak, show
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Contender, Row, Times, interleave, time_once
 from eattn.bench.mechanisms import Decoding, decoder, training
-from eattn.bench.progress import Tick, progress
-from eattn.bench.promise import judge
+from eattn.bench.progress import Tick
+from eattn.bench.running import carry_out
 from eattn.nn import MIXERS
 from eattn.report import plots
 from eattn.report import table1 as report
@@ -111,14 +111,17 @@ def run(plan: Plan, console: Console, out: Path, *, name: str = "table1") -> lis
     plots.need_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.jsonl"
-    journal = Journal(path, "table1", asdict(plan))
-    show.resumed(journal.kept, journal.origin, console)
-    with progress(console, journal.left(plan.costs())) as tick:
-        measure(plan, journal, tick)
-    journal.group({"what": "exponent"}, lambda: exponents(journal.rows))
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(journal.rows, console)
+    rows = carry_out(
+        path,
+        "table1",
+        asdict(plan),
+        console,
+        costs=plan.costs(),
+        measure=partial(measure, plan),
+        summaries={"exponent": exponents},
+        promises=PROMISES,
+    )
+    print_rows(rows, console)
     return [path, *report.redraw(path)]
 
 

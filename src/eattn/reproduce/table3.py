@@ -18,10 +18,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from eattn.bench import show
-from eattn.bench.journal import Journal
 from eattn.bench.measure import Row
-from eattn.bench.progress import progress
-from eattn.bench.promise import Promise, Rows, judge
+from eattn.bench.promise import Promise, Rows
+from eattn.bench.running import carry_out
 from eattn.data import Cases, load_classification
 from eattn.models import SequenceClassifier
 from eattn.nn import check_mixer
@@ -118,16 +117,19 @@ def run(
         # Fails, or downloads, before the work.
         load_classification(known, "TRAIN", data_dir=data_dir)
     settings = {known: asdict(SETTINGS[known]) for known in plan.sets}
-    journal = Journal(out / f"{name}.jsonl", "table3", asdict(plan) | {"settings": settings})
-    show.resumed(journal.kept, journal.origin, console)
-    work = list(plan.work())
+    path, work = out / f"{name}.jsonl", list(plan.work())
     measure = partial(measure_run, epochs=plan.epochs, data_dir=data_dir)
-    with progress(console, journal.left(work)) as tick:
-        run_all(journal, work, measure, tick, jobs=jobs)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(journal.rows, console)
-    return [out / f"{name}.jsonl"]
+    rows = carry_out(
+        path,
+        "table3",
+        asdict(plan) | {"settings": settings},
+        console,
+        costs=work,
+        measure=lambda journal, tick: run_all(journal, work, measure, tick, jobs=jobs),
+        promises=PROMISES,
+    )
+    print_rows(rows, console)
+    return [path]
 
 
 # ---- one run -------------------------------------------------------------------------------------
@@ -280,14 +282,11 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
     for protocol in PROTOCOLS:
         lines = list(report.lines(rows, protocol))
         if lines:
-            out = show.table(
-                f"accuracy, protocol {protocol}",
-                *report.SHORT.values(),
-                "params M",
-                "s a run",
-            )
-            for cells in lines:
+            out = show.table(f"accuracy, protocol {protocol}", *report.SHORT.values())
+            for *cells, _, _ in lines:  # eighty columns hold no more
                 out.add_row(*cells)
+            costs = (f"{name} {size} and {time} s" for name, *_, size, time in lines if time)
+            out.caption = "parameters in millions and seconds a run: " + ", ".join(costs)
             console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))

@@ -19,10 +19,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from eattn.bench import show
-from eattn.bench.journal import Journal
 from eattn.bench.measure import Row
-from eattn.bench.progress import progress
-from eattn.bench.promise import Promise, Rows, judge
+from eattn.bench.promise import Promise, Rows
+from eattn.bench.running import carry_out
 from eattn.data import cuts, load_forecasting, windows
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
@@ -120,16 +119,19 @@ def run(
     for known in plan.sets:
         load_forecasting(known, data_dir=data_dir)  # fails, or downloads, before the work
     settings = {known: asdict(SETTINGS[known]) for known in plan.sets}
-    journal = Journal(out / f"{name}.jsonl", "table4", asdict(plan) | {"settings": settings})
-    show.resumed(journal.kept, journal.origin, console)
-    work = list(plan.work())
+    path, work = out / f"{name}.jsonl", list(plan.work())
     measure = partial(measure_run, share=plan.share, data_dir=data_dir)
-    with progress(console, journal.left(work)) as tick:
-        run_all(journal, work, measure, tick, jobs=jobs)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(journal.rows, console)
-    return [out / f"{name}.jsonl"]
+    rows = carry_out(
+        path,
+        "table4",
+        asdict(plan) | {"settings": settings},
+        console,
+        costs=work,
+        measure=lambda journal, tick: run_all(journal, work, measure, tick, jobs=jobs),
+        promises=PROMISES,
+    )
+    print_rows(rows, console)
+    return [path]
 
 
 # ---- one run -------------------------------------------------------------------------------------
@@ -309,12 +311,15 @@ PROMISES = tuple(_promises())
 def print_rows(rows: Sequence[Row], console: Console) -> None:
     """The table, what was aimed at, and where it was measured."""
     for split in SPLITS:
-        lines = list(report.lines(rows, split))
-        if lines:
-            out = show.table(f"MAE / RMSE, {report.TITLES[split]}", *report.COLUMNS)
-            for cells in lines:
-                out.add_row(*cells)
-            console.print(out)
+        for error in ("mae", "rmse"):
+            lines = list(report.lines(rows, split, error))
+            if lines:
+                # Eighty columns are few.
+                heads = (name.replace("Traffic", "Traf.") for name in report.COLUMNS)
+                out = show.table(f"{error.upper()}, {report.TITLES[split]}", *heads)
+                for name, *cells in lines:
+                    out.add_row(name.replace("'s", ""), *cells)
+                console.print(out)
     if any(row["what"] == "ratio" for row in rows):
         console.print(show.promises(rows))
     console.print(show.source(rows[-1]), highlight=False, soft_wrap=True)
