@@ -19,8 +19,9 @@ from eattn.bench import show
 from eattn.bench.contenders import inputs, value_and_gradients
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Contender, Row, interleave
-from eattn.bench.progress import progress
-from eattn.bench.promise import Promise, Rows, find, judge
+from eattn.bench.progress import Tick
+from eattn.bench.promise import Promise, Rows, find
+from eattn.bench.running import carry_out, once
 from eattn.data import load_classification, load_forecasting
 from eattn.nn import check_mixer, set_expansion
 from eattn.ops import Expansion, Quadrature, State, Taylor, ea, ea_series
@@ -30,6 +31,7 @@ from eattn.reproduce.pool import run_all
 
 EXACT = "ea"
 FAITHFUL = Quadrature(25)
+GROUP = 20.0  # seconds that errors, centring or times take, roughly
 KEPT_IN_RANGE = ("ea-6+norm", "ea-6+bandwidth", "ea-6+center")
 
 
@@ -96,20 +98,25 @@ def run(
         load_forecasting(known, data_dir=data_dir)
     settings = {known: asdict(table3.SETTINGS[known]) for known in plan.sets}
     settings |= {known: asdict(table4.SETTINGS[known]) for known in plan.series}
-    journal = Journal(out / f"{name}.jsonl", "faithful", asdict(plan) | {"settings": settings})
-    show.resumed(journal.kept, journal.origin, console)
-    work = list(plan.trainings())
-    with progress(console, journal.left(work) + 60) as tick:
-        journal.group({"what": "error"}, lambda: error_rows(plan))
-        journal.group({"what": "center"}, lambda: center_rows(plan))
-        journal.group({"what": "time"}, lambda: time_rows(plan))
-        tick("errors and times", 60)
-        measure = partial(measure_run, epochs=plan.epochs, data_dir=data_dir)
-        run_all(journal, work, measure, tick, jobs=jobs)
-    journal.group({"what": "ratio"}, lambda: judge(journal.rows, PROMISES))
-    journal.finish()
-    print_rows(journal.rows, console)
-    path = out / f"{name}.jsonl"
+    path, work = out / f"{name}.jsonl", list(plan.trainings())
+    groups = {"error": error_rows, "center": center_rows, "time": time_rows}
+    train_one = partial(measure_run, epochs=plan.epochs, data_dir=data_dir)
+
+    def measure(journal: Journal, tick: Tick) -> None:
+        for what, rows in groups.items():
+            once(journal, tick, {"what": what}, f"{what}s", GROUP, partial(rows, plan))
+        run_all(journal, work, train_one, tick, jobs=jobs)
+
+    rows = carry_out(
+        path,
+        "faithful",
+        asdict(plan) | {"settings": settings},
+        console,
+        costs=[*(({"what": what}, GROUP) for what in groups), *work],
+        measure=measure,
+        promises=PROMISES,
+    )
+    print_rows(rows, console)
     return [path, *report.redraw(path)]
 
 
