@@ -21,6 +21,7 @@ LAYERS = [
     {"train"},
     {"info"},
     {"bench", "timeseries", "hf", "export", "diagnosis"},
+    {"lm"},
     {"reproduce"},
     {"demo"},
     {"commands"},
