@@ -40,7 +40,7 @@ def recall(cases: int, *, pairs: int, length: int, vocab: int, rng: np.random.Ge
     tokens = np.zeros((cases, length), np.int64)
     tokens[:, 0:context:2], tokens[:, 1:context:2] = keys, values
     space = (length - context) // 2
-    weights = np.arange(1, space + 1) ** (POWER - 1)
+    weights = np.power(np.arange(1, space + 1), POWER - 1, dtype=np.float64)
     places = context + 2 * _without_repeats(rng, cases, space, pairs, weights)
     np.put_along_axis(tokens, places, keys, 1)
     labels = np.full_like(tokens, NO_LABEL)
