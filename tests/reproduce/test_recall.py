@@ -69,7 +69,9 @@ def test_the_table_and_the_picture_are_there(measured):
     rows, files = measured
     assert [path.suffix for path in files] == [".jsonl", ".png", ".svg"]
     assert all(path.stat().st_size > 2_000 for path in files)
-    assert report.markdown(rows).startswith("| mixer | 2 pairs | 4 pairs | lr |")
+    text = report.markdown(rows)
+    assert text.startswith("| mixer | 2 pairs | 4 pairs | lr |")
+    assert "| any value of the case | 0.500 | 0.250 |" in text
     assert [row["name"] for row in rows if row["what"] == "ratio"] == ["SA, fewest pairs: accuracy"]
 
 

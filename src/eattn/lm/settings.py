@@ -31,7 +31,7 @@ class Settings:
     epochs: int | None = None  # instead of steps
     lr: float = 2e-3
     evaluations: int = 10
-    judged: int = 2**17  # tokens of the held-out text at most that an evaluation reads
+    judged: int = 2**16  # tokens of the held-out text at most that an evaluation reads
     seed: int = 0
 
     def __post_init__(self) -> None:

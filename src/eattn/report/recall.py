@@ -12,6 +12,8 @@ from eattn.report.promises import promise_table, source
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+GUESS = "any value of the case"  # which a model learns first
+
 
 def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """By mixer, the runs with its better learning rate on validation, a seed each."""
@@ -31,7 +33,7 @@ def accuracies(of: Sequence[Row]) -> dict[int, float]:
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Head without its first cell, and a line for each mixer."""
+    """Head without its first cell, a line for each mixer, and what guessing gives."""
     of = chosen(rows)
     pairs = sorted({int(p) for runs in of.values() for p in runs[0]["accuracy"]})
     lines = []
@@ -40,6 +42,7 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         held, size = found[0]["state_bytes"], found[0]["parameters"]
         cells += [f"{found[0]['lr']:g}", f"{held:,}", f"{size:,}"]
         lines.append([mixer, *cells])
+    lines.append([GUESS, *(f"{1 / p:.3f}" for p in pairs), "", "", ""])
     head = [f"{p} pairs" for p in pairs]
     return [*head, "lr", "state, bytes", "parameters"], lines
 
@@ -82,9 +85,11 @@ def draw(rows: Sequence[Row]) -> "Figure":
         x, y = zip(*sorted(accuracies(of).items()), strict=True)
         places |= set(x)
         axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=mixer)
+    every = sorted(places)
+    axes.plot(every, [1 / place for place in every], ":", color=plots.GREY, label=GUESS)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(places), [str(place) for place in sorted(places)])
+    axes.set_xticks(every, [str(place) for place in every])
     axes.set_xticks([], minor=True)
     axes.set(xlabel="pairs of key and value", ylabel="queries answered right", ylim=(-0.03, 1.03))
-    plots.legend_below(axes, 5)
+    plots.legend_below(axes, 6)
     return figure
