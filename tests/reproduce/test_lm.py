@@ -78,7 +78,7 @@ def test_the_table_and_the_picture_are_there(measured):
     assert all(path.stat().st_size > 2_000 for path in files)
     text = report.markdown(rows)
     assert "| sa, learned positions | " in text
-    assert "23 documents learnt from, 1 held out" in text
+    assert "23 documents to learn from, 1 held out, judged by" in text
     best = min((row for row in rows if row["what"] == "run"), key=lambda r: r["bits_per_byte"])
     assert text.splitlines()[2].startswith(f"| {report.name(best)} | {best['bits_per_byte']:.3f}")
 

@@ -15,7 +15,7 @@ from eattn.reproduce import recall
 from eattn.reproduce.recall import PROMISES, Draws, Plan
 
 TINY = Plan(
-    mixers=("ea-6", "sa"),
+    mixers=("ea-6", "la", "sa"),
     pairs=(2, 4),
     lrs=(1e-3, 1e-2),
     hidden=16,
@@ -44,6 +44,7 @@ def test_every_mixer_and_rate_has_a_row_with_an_accuracy_for_each_number_of_pair
     held = {row["mixer"]: row["state_bytes"] for row in runs}
     # N (s and z) and a shift for each channel, and three inputs of the convolution
     assert held["ea-6"] == 2 * 16 * (2 * 7 + 1 + 3) * 4
+    assert held["la"] == 2 * 16 * (16 + 1 + 3) * 4  # one head: as much as it can hold
     assert held["sa"] == 2 * 16 * (2 * 16 + 3) * 4
     assert len({row["parameters"] for row in runs}) == 1
 

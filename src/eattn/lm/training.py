@@ -133,7 +133,7 @@ def byte_counts(tokenizer: PreTrainedTokenizerFast) -> Tensor:
 def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, most: int) -> float:
     """Bits that the model needs for a byte of the text, of which `most` tokens are read.
 
-    What it is told of the end of a document is counted with the bytes before it.
+    They are from all over the text. What the end of a document costs is counted with its bytes.
     """
     device = next(model.parameters()).device
     nats, count = 0.0, 0
@@ -145,9 +145,10 @@ def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, m
 
 
 def _batches(text: Packed, at_once: int, most: int) -> Iterator[Batch]:
-    """The first rows of a text, in order, as many at once as there is room for."""
+    """Rows evenly spread over a text, in order, as many at once as there is room for."""
     corpus = Corpus(text)
-    rows = np.arange(min(len(corpus), max(1, most // text.length)))
+    count = min(len(corpus), max(1, most // text.length))
+    rows = np.linspace(0, len(corpus) - 1, count).round().astype(int)
     size = max(1, at_once // text.length)
     for at in range(0, len(rows), size):
         yield corpus.collate(rows[at : at + size].tolist())

@@ -66,12 +66,14 @@ def _about(rows: Sequence[Row]) -> list[str]:
     if not plan:
         return []
     learnt, held_out = (plan["text"][part] for part in ("learnt", "held_out"))
+    judged = min(plan["judged"], held_out["bytes"])
     seeds = f"{plan['seeds']} seed" + "s" * (plan["seeds"] > 1)
     return [
         f"{plan['layers']} blocks of {plan['hidden']} channels, {plan['steps']} steps of"
         f" {plan['batch_tokens']:,} bytes in rows of {plan['length']}, {seeds}, one thread;"
-        f" {learnt['bytes'] / 1e6:.1f} MB in {learnt['documents']} documents learnt from,"
-        f" {held_out['documents']} held out.",
+        f" {learnt['bytes'] / 1e6:.1f} MB in {learnt['documents']} documents to learn from,"
+        f" {held_out['documents']} held out, judged by {judged:,} bytes from all over them. One"
+        f" learning rate, {plan['lr']:g}, for all.",
         "",
     ]
 

@@ -61,7 +61,8 @@ def _about(rows: Sequence[Row]) -> list[str]:
         return []
     seeds = f"{plan['seeds']} seed" + "s" * (plan["seeds"] > 1)
     return [
-        f"{plan['layers']} blocks of {plan['hidden']} channels with a short convolution,"
+        f"{plan['layers']} blocks of {plan['hidden']} channels with a short convolution, sa and la"
+        f" with {plan['heads']} head{'s' * (plan['heads'] > 1)}, cases of 4 tokens a pair,"
         f" {plan['vocab']} tokens, {plan['steps']:,} steps of {plan['batch']} cases, the better of"
         f" {len(plan['lrs'])} learning rates on validation, {seeds}. The state is that after the"
         " longest case.",

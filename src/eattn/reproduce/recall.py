@@ -45,6 +45,7 @@ class Plan:
     seeds: int = 1
     hidden: int = 64
     layers: int = 2
+    heads: int = 1  # of sa and la, as in Zoology: smaller ones keep fewer pairs apart
     vocab: int = 512
     batch: int = 64
     steps: int = 1500
@@ -124,6 +125,7 @@ def measure_run(key: Row, *, plan: Plan) -> Row:
                 vocab_size=plan.vocab,
                 hidden_size=plan.hidden,
                 num_hidden_layers=plan.layers,
+                num_attention_heads=plan.heads,
                 mixer=key["mixer"],
             )
         )
