@@ -131,8 +131,8 @@ def lm_rows() -> list[dict[str, Any]]:
         last = {name: points[-1][name] for name in ("tokens", "seconds", "bits_per_byte")}
         rows.append(key | last | {"seed": 0, "parameters": 3_000_000, "points": points})
     size = {"documents": 3, "bytes": 10**6}
-    plan = dict(layers=4, hidden=256, steps=40, batch_tokens=4096, length=256, seeds=1)
-    plan |= {"text": {"learnt": size, "held_out": size}}
+    plan = dict(layers=4, hidden=256, steps=40, batch_tokens=4096, length=256, seeds=1, lr=2e-3)
+    plan |= {"judged": 2**16, "text": {"learnt": size, "held_out": size}}
     missed = ratio("bits per byte: EA-6 / SA", 1.04, 1.03, "miss")
     return [*rows, missed, {"what": "finished", "config": plan}]
 
@@ -146,13 +146,30 @@ def recall_rows() -> list[dict[str, Any]]:
             key = {"what": "run", "mixer": mixer, "lr": lr, "seed": 0, "accuracy": accuracy}
             rows.append(key | {"validation": lr, "state_bytes": 5000, "parameters": 130_000})
     plan = dict(layers=2, hidden=64, vocab=512, steps=1500, batch=64, lrs=[1e-3, 3e-3], seeds=1)
-    return [*rows, {"what": "finished", "config": plan}]
+    return [*rows, {"what": "finished", "config": plan | {"heads": 1}}]
+
+
+def generate_rows() -> list[dict[str, Any]]:
+    """EA-6 the same from the first token to the last; SA faster at first, and keeping more."""
+    rows: list[dict[str, Any]] = []
+    for mixer, growth in (("ea-6", 0), ("sa", 1)):
+        for first in (1, 257, 513):
+            last, seconds = first + 255, 0.03 - 0.002 * growth + 1e-5 * growth * first
+            row = {"what": "tokens", "mixer": mixer, "first": first, "last": last, "p50": seconds}
+            held = {
+                f"bytes_{end}": 600_000 + growth * 70_000 * count
+                for end, count in (("first", first), ("last", last))
+            }
+            rows.append(row | held | {"parameters": 110_000_000, "threads": 2})
+    kept = ratio("EA-6: time per token, end / beginning", 1.0, 1.05, "must")
+    return [*rows, kept, {"what": "finished", "config": {"depth": 12, "dim": 768}}]
 
 
 TAKE_HOURS = {
     "faithful": faithful_rows,
     "fig4": fig4_rows,
     "fig5": fig5_rows,
+    "generate": generate_rows,
     "lm": lm_rows,
     "recall": recall_rows,
     "table3": table3_rows,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from typer.testing import CliRunner
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
 from prose import documents
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
+from eattn import cli
 from eattn.commands.lm import app
 from eattn.lm import load, run, training
 from eattn.lm.generating import Generation
@@ -182,13 +184,83 @@ def test_the_likeliest_text_needs_no_seed(folder):
     assert call(*args) == call(*args)
 
 
-def test_an_empty_prompt_and_a_folder_that_is_no_model_are_named(folder, tmp_path):
+def test_an_empty_prompt_is_named(folder):
     with pytest.raises(ValueError, match="--prompt must not be empty"):
         call("generate", folder / "model", "--prompt", "")
     with pytest.raises(ValueError, match="--prompt must not be empty"):
         call("generate", folder / "model", "--prompt", "-", stdin="")
-    with pytest.raises(ValueError, match=r"holds no saved model: it has no config.json"):
-        call("generate", tmp_path, "--prompt", "a")
+
+
+def reconfigured(**changes: object):
+    def change(model):
+        path = model / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def reweighted(edit):
+    def change(model):
+        path = model / "model.safetensors"
+        weights = load_file(path)
+        edit(weights)
+        save_file(weights, path, metadata={"format": "pt"})
+
+    return change
+
+
+def written(name: str, content: bytes):
+    return lambda model: (model / name).write_bytes(content)
+
+
+BIAS = "model.layers.0.ffn.0.bias"
+BROKEN = {
+    "no model": (lambda model: shutil.rmtree(model), "must be the folder of a saved model"),
+    "no config": (lambda model: (model / "config.json").unlink(), "it has no config.json"),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "no file named model"),
+    "torn weights": (written("model.safetensors", b"torn"), "with the weights is damaged"),
+    "no numbers": (
+        reweighted(lambda weights: weights[BIAS].fill_(torch.nan)),
+        f"the weight {BIAS} holds NaN",
+    ),
+    "a weight less": (
+        reweighted(lambda weights: weights.pop(BIAS)),
+        f"the weight {BIAS} is missing",
+    ),
+    "a weight more": (
+        reweighted(lambda weights: weights.update(more=torch.ones(3))),
+        "there is a weight more",
+    ),
+    "another vocabulary": (
+        reconfigured(vocab_size=300),
+        "the weight model.embed_tokens.weight is [257, 16] and by config.json [300, 16]",
+    ),
+    "a torn tokenizer": (written("tokenizer.json", b"{"), "the tokenizer is damaged"),
+    "no tokenizer's": (written("tokenizer.json", b"{}"), "the tokenizer is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_write_says_so_in_one_line(folder, tmp_path, capfd, case):
+    change, reason = BROKEN[case]
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    change(model)
+    assert cli.main(["lm", "generate", str(model), "--prompt", "the", "--tokens", "3"]) == 1
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("eattn: ") and told.err.count("\n") == 1
+    assert str(model) in told.err and reason in told.err
+
+
+def test_a_text_longer_than_the_learned_positions_is_named(folder, tmp_path, capfd):
+    args = ["--text", folder / "text", "--out", tmp_path / "model", "--positions"]
+    call("train", *args, *SIZE, "--steps", 1)
+    capfd.readouterr()
+    for prompt, reason in (("x" * 40, "the prompt has 40 tokens"), ("x", "at most 32 after")):
+        assert cli.main(["lm", "generate", str(tmp_path / "model"), "--prompt", prompt]) == 1
+        told = capfd.readouterr()
+        assert told.out == ""
+        assert reason in told.err and told.err.count("\n") == 1
 
 
 def writing(folder, tokens: int) -> subprocess.Popen:

@@ -180,10 +180,11 @@ def test_without_transformers_the_extra_is_named():
     code = """
 import sys
 sys.modules["transformers"] = None
-try:
-    import eattn.hf
-except ImportError as error:
-    print(error)
+for name in ("eattn.hf", "eattn.lm", "eattn.lm.run", "eattn.lm.bench"):
+    try:
+        __import__(name)
+    except ImportError as error:
+        print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 'pip install "eattn[hf]"' in done.stdout
+    assert done.stdout.count('pip install "eattn[hf]"') == 4

@@ -6,7 +6,10 @@ training_gradient_checkpointing, gradient_checkpointing_enable_disable, hidden_s
 retain_grad_hidden_states, resize_tokens_embeddings, resize_embeddings_untied,
 model_get_set_embeddings, tie_model_weights, tied_weights_keys, model_outputs_equivalence,
 inputs_embeds, inputs_embeds_matches_input_ids, problem_types, load_with_mismatched_shapes,
-correct_missing_keys, torch_compile_for_training.
+correct_missing_keys, torch_compile_for_training, forward_signature, model_main_input_name,
+causal_lm_can_accept_kwargs, from_pretrained_no_checkpoint, load_contiguous_weights,
+all_tensors_are_parameter_or_buffer, torch_save_load, forward_with_logits_to_keep (with generation),
+flash_attention_2_padding_matches_padding_free_with_position_ids (packed sequences).
 
 Not here, and why:
 
@@ -18,9 +21,12 @@ Not here, and why:
 - multi_gpu_data_parallel, model_parallelism, cpu_offload, disk_offload: need devices CI lacks.
 - peft, bitsandbytes, quantisation: other packages.
 - torch_export: belongs to exporting.
+- save_load_keys_to_ignore_on_save: no key is ignored.
+- model_is_small, num_layers_is_small, model_common_attributes: about the library's own test suite.
 """
 
 import copy
+from inspect import signature
 
 import pytest
 import torch
@@ -343,6 +349,45 @@ def test_the_vocabulary_can_grow_and_shrink(kind, tied, tmp_path):
     assert_close(output(kind.from_pretrained(tmp_path), tokens), output(model, tokens))
 
 
+@kinds
+def test_the_library_finds_everything_where_it_looks(kind):
+    model = make(kind)
+    assert model.main_input_name == "input_ids"
+    assert list(signature(model.forward).parameters)[:2] == ["input_ids", "attention_mask"]
+    loose = [
+        f"{name}.{field}"
+        for name, module in model.named_modules()
+        for field, value in vars(module).items()
+        if isinstance(value, torch.Tensor)  # parameters and buffers are not among these
+    ]
+    assert not loose
+
+
+def test_weights_come_from_a_dictionary_or_a_pickle_too(tmp_path):
+    model, tokens = make(), ids(2, 7)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    fresh = EAForCausalLM(model.config).double().eval()
+    fresh.load_state_dict(weights)
+    assert torch.equal(output(fresh, tokens), output(model, tokens))
+    given = EAForCausalLM.from_pretrained(None, config=model.config, state_dict=weights)
+    assert torch.equal(output(given, tokens), output(model, tokens))
+    turned = make()
+    first = turned.model.layers[0].ffn[0]
+    first.weight = torch.nn.Parameter(first.weight.detach().T.contiguous().T)
+    turned.save_pretrained(tmp_path)
+    again = EAForCausalLM.from_pretrained(tmp_path)
+    assert again.model.layers[0].ffn[0].weight.is_contiguous()
+    assert_close(output(again, tokens), output(model, tokens))
+
+
+def test_a_loss_over_several_batches_counts_all_their_tokens():
+    """As the Trainer asks for when it accumulates gradients."""
+    model, tokens = make(), ids(2, 6)
+    mean = model(tokens, labels=tokens).loss
+    assert_close(model(tokens, labels=tokens, num_items_in_batch=20).loss, mean * 10 / 20)
+
+
 def test_embeddings_can_be_exchanged():
     model = make()
     new = torch.nn.Embedding(VOCAB, 12).double()
@@ -424,7 +469,6 @@ def test_a_compiled_step_is_compiled_once():
 
 
 def test_the_trainer_trains_it(tmp_path):
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
     from transformers import Trainer, TrainingArguments
 
     torch.manual_seed(0)

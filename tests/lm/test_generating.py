@@ -123,8 +123,10 @@ def test_bad_input_is_named():
         Generation(make(), PROMPT, tokens=0)
     with pytest.raises(ValueError, match=f"from 0 to {VOCAB - 1}, .* got 99: is the tokenizer"):
         Generation(make(), [99], tokens=5)
-    with pytest.raises(ValueError, match="need 14 positions, and max_position_embeddings = 12"):
+    with pytest.raises(ValueError, match=r"tokens must be at most 4 after .* of 9, .* got 6"):
         Generation(make(max_position_embeddings=12), PROMPT, tokens=6)
+    with pytest.raises(ValueError, match=r"the prompt has 9 tokens, and .* positions for 8"):
+        Generation(make(max_position_embeddings=8), PROMPT, tokens=1)
     assert len(written(make(max_position_embeddings=14), 6, seed=0)) == 6
     for change, reason in (
         (dict(temperature=-1.0), "temperature must be at least 0"),

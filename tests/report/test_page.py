@@ -133,6 +133,7 @@ def test_where_we_lose_is_told_from_promises_and_rows(report):
     assert "sa trains faster" not in lost
     assert "sa takes less time per token than EA-6 at batch 8, position = 256: by 4.31 ×." in lost
     assert "position = 16,384" not in lost
+    assert "sa takes less time per token than EA-6 up to token 256." in lost
     assert "JAP" not in lost
 
 

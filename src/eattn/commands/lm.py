@@ -132,7 +132,7 @@ def generate(
     parts = stream(
         loaded, tokenizer, prompt, tokens=tokens, sampling=sampling, seed=seed, endless=endless
     )
-    last = ""
+    last = "\n"
     try:
         for last in [prompt] if echo else []:
             _print(last)

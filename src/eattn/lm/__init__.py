@@ -4,6 +4,7 @@
 generates in memory that does not grow. It needs `pip install "eattn[hf]"`.
 """
 
+import eattn.hf  # noqa: F401 - first: without transformers it says what to install
 from eattn.lm.folder import load, save
 from eattn.lm.generating import Sampling, stream
 from eattn.lm.settings import Settings

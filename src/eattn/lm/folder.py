@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
@@ -103,9 +104,7 @@ def load(folder: Path) -> tuple[EAForCausalLM, Any]:
         raise ValueError(f"{folder} holds a model of type {kind!r}, not a language model of eattn")
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(f"{folder} holds no tokenizer: it has no tokenizer.json")
-    with _quiet():
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model, tokenizer = _load_model(folder), _load_tokenizer(folder)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model vocab_size ="
@@ -114,14 +113,46 @@ def load(folder: Path) -> tuple[EAForCausalLM, Any]:
     return model, tokenizer
 
 
+def _load_model(folder: Path) -> EAForCausalLM:
+    """With all weights from its file, and no other: the library would make up what is not there."""
+    options: Any = dict(local_files_only=True, output_loading_info=True)
+    try:
+        with _quiet():
+            model, told = AutoModelForCausalLM.from_pretrained(
+                folder, ignore_mismatched_sizes=True, **options
+            )
+    except SafetensorError as error:
+        raise ValueError(f"{folder}: the file with the weights is damaged: {error}") from None
+    for name, held, wanted in sorted(told["mismatched_keys"]):
+        raise ValueError(
+            f"{folder}: the weight {name} is {list(held)} and by {CONFIG} {list(wanted)}:"
+            " they do not belong together"
+        )
+    for name in sorted(told["missing_keys"]):
+        raise ValueError(f"{folder}: the weight {name} is missing, which {CONFIG} asks for")
+    for name in sorted(told["unexpected_keys"]):
+        raise ValueError(f"{folder}: there is a weight {name}, which {CONFIG} does not ask for")
+    return model
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # of any kind, from JSON to Rust
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{folder}: the tokenizer is damaged: {why}") from None
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's own progress bars."""
-    shown = logging.is_progress_bar_enabled()
+    """Without the library's own progress bars and reports."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

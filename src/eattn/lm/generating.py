@@ -75,7 +75,7 @@ class Generation:
             raise ValueError("the prompt must have at least one token, got none")
         if tokens < 1:
             raise ValueError(f"tokens must be at least 1, got {tokens}")
-        model._check_room(None, len(prompt) + tokens - 1)
+        _check_room(model.config.max_position_embeddings, len(prompt), tokens)
         self.model, self.left, self.endless = model.eval(), tokens, endless
         self.sampling = sampling or Sampling()
         self.warpers = self.sampling.warpers()
@@ -137,6 +137,20 @@ def stream(model: EAForCausalLM, tokenizer: Any, prompt: str, **options: Any) ->
             yield text
     if text := made.rest():
         yield text
+
+
+def _check_room(positions: int | None, prompt: int, tokens: int) -> None:
+    """That all that is read has a learned position; the last token is not read."""
+    if positions is None or prompt + tokens - 1 <= positions:
+        return
+    if prompt > positions:
+        raise ValueError(
+            f"the prompt has {prompt} tokens, and the model learned positions for {positions}"
+        )
+    raise ValueError(
+        f"tokens must be at most {positions + 1 - prompt} after a prompt of {prompt}, as the model"
+        f" learned positions for {positions}, got {tokens}"
+    )
 
 
 def _ends(model: EAForCausalLM) -> set[int]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eattn.report import faithful, fig4, fig5, lm, recall, runs, table1, table3, table4
+from eattn.report import faithful, fig4, fig5, generate, lm, recall, runs, table1, table3, table4
 from eattn.report.block import block_table
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
@@ -30,6 +30,7 @@ def op_table(rows: Sequence[Row]) -> str:
 TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "bench:op": ("op.jsonl", op_table),
     "bench:block": ("block.jsonl", block_table),
+    "bench:generate": ("generate.jsonl", generate.markdown),
     "reproduce:table1": ("table1.jsonl", table1.markdown),
     "reproduce:table3": ("table3.jsonl", table3.markdown),
     "reproduce:table4": ("table4.jsonl", table4.markdown),

@@ -7,6 +7,7 @@ from eattn.report.html.sections import (
     fig3,
     fig4,
     fig5,
+    generate,
     lm,
     op,
     recall,
@@ -15,5 +16,19 @@ from eattn.report.html.sections import (
     table4,
 )
 
-MODULES = (fig1, fig3, table1, table3, table4, fig4, fig5, faithful, lm, recall, op, block)
+MODULES = (
+    fig1,
+    fig3,
+    table1,
+    table3,
+    table4,
+    fig4,
+    fig5,
+    faithful,
+    lm,
+    recall,
+    generate,
+    op,
+    block,
+)
 SECTIONS = tuple(module.SECTION for module in MODULES)
