@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from eattn.bench import show
 from eattn.bench.journal import Journal
 from eattn.bench.measure import Row
 from eattn.bench.progress import Tick
-from eattn.bench.promise import Promise, Rows, find
+from eattn.bench.promise import Promise, Rows
 from eattn.bench.running import carry_out
 from eattn.data.text import Text, load_text
 from eattn.lm import Settings, learn
@@ -149,8 +150,11 @@ def measure_run(key: Row, *, plan: Plan, files: Sequence[Path], folder: Path) ->
 
 
 def _bits(rows: Rows, mixer: str) -> float:
-    row = find(rows, what="run", mixer=mixer, short_conv=4, positions=False)
-    return float(row["bits_per_byte"])
+    """The mean over the seeds of a mixer with the convolution and without positions."""
+    of = report.by_name(rows).get(mixer)
+    if of is None:
+        raise LookupError(f"no run of {mixer}")
+    return fmean(row["bits_per_byte"] for row in of)
 
 
 PROMISES = (
