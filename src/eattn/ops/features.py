@@ -147,8 +147,8 @@ class Bells:
         return (torch.exp2(power), torch.exp2(-power), None), (x * x).mul_(c * LOG2E).exp2_()
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
-        """The weight, a gradient / den, is as large as all keys are far, and its product with f_n may
-        be infinite at a node near the query. No key is near that node, so that any bound does.
+        """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
+        may be infinite at a node near the query. No key is near that node: any bound does.
         """
         (up, down, _), first = chain
         return (up, down, self.most / weight.abs()), first
