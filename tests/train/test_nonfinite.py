@@ -1,6 +1,7 @@
 """A loss or gradient that is not finite stops the run, with the step and what to try."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -93,3 +94,9 @@ def test_or_the_best_ones_of_an_evaluation():
         train(model, Task(bad.cases, bad.loss, evaluate, metric="score", better="higher"), CONFIG)
     assert len(seen) == 2
     assert same(weights(model), seen[0])
+
+
+def test_the_error_survives_the_way_from_another_process():
+    error = TrainingError("loss is nan", epoch=1, step=2, loss=3.0, norm=4.0)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), vars(again)) == (str(error), vars(error))

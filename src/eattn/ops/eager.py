@@ -107,10 +107,11 @@ def backward(
 
     def emit_key(t: int, pair: Pair) -> None:
         point, w = call.key(t)
-        (sr, zr), (dsr, dzr) = call.kernel.read(point, w / scale, pair, slope=True)
+        (sr, zr), (dsr, dzr) = call.kernel.read(point, w, pair, slope=True)
         value, slope = call.v[t].to(call.dtype), call.kernel.slope(call.k[t].to(call.dtype))
-        dv_at[t] = zr
-        dk_at[t] = dzr.mul_(value).sub_(dsr).addcmul_(slope, zr.mul_(value).sub_(sr))
+        dv_at[t] = zr / scale
+        direct, through_w = dzr.mul_(value).sub_(dsr), zr.mul_(value).sub_(sr)
+        dk_at[t] = direct.addcmul_(slope, through_w).div_(scale)
 
     sums = call.reverse_scan(weights, call.final_gradient(gs, gz, scale), emit_key)
     dq, dk, dv = dq[:, : q.shape[1]], dk[:, : k.shape[1]], dv[:, : k.shape[1]]
@@ -182,7 +183,7 @@ class _Call:
         """Sum over queries from the last, show `emit` the sums at every key, return the last."""
 
         def token(t: int) -> tuple[Chain, Tensor]:
-            return self.query(t), weights[t]
+            return self.kernel.bounded(self.query(t), weights[t, 1]), weights[t]
 
         steps = range(len(self.q))
         if self.causal:

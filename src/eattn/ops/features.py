@@ -18,6 +18,7 @@ LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may g
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 Chain = tuple[Any, Tensor]  # point, first
+Bell = tuple[Tensor, Tensor, Tensor | None]  # X, 1 / X, a bound of all elements if there is one
 
 
 class Features(Protocol):
@@ -34,6 +35,9 @@ class Features(Protocol):
 
     def query(self, q: Tensor) -> Chain:
         """The chain of queries, times anything: it cancels between num and den."""
+
+    def bounded(self, chain: Chain, weight: Tensor) -> Chain:
+        """The chain of queries such that no f_n times the weight is infinite."""
 
     def slope(self, k: Tensor) -> Tensor:
         """d/dk log of what all f_n(k) have in common, and `read` does not differentiate."""
@@ -81,6 +85,9 @@ class Powers:
     def query(self, q: Tensor) -> Chain:
         return q, q.abs().clamp_(1.0, self.cap).pow_(-self.order)
 
+    def bounded(self, chain: Chain, weight: Tensor) -> Chain:
+        return chain  # as it is
+
     def slope(self, k: Tensor) -> Tensor:
         return k * -2
 
@@ -118,7 +125,7 @@ class Bells:
         self.step = float(torch.tensor(4 * radius / self.middle, dtype=dtype))
         h = self.step / 4
         self.c = [1.0] * nodes
-        self.tiny = 0.0 if dtype == torch.float64 else 1e-30
+        self.tiny, self.most = (0.0, 1e300) if dtype == torch.float64 else (1e-34, 1e34)
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def size(self, k: Tensor) -> Tensor:
@@ -137,22 +144,29 @@ class Bells:
         """Starts at e^(c x^2)."""
         x = self._inside(x)
         power = (x * self.step).mul_(LOG2E)
-        return (torch.exp2(power), torch.exp2(-power)), (x * x).mul_(c * LOG2E).exp2_()
+        return (torch.exp2(power), torch.exp2(-power), None), (x * x).mul_(c * LOG2E).exp2_()
+
+    def bounded(self, chain: Chain, weight: Tensor) -> Chain:
+        """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
+        may be infinite at a node near the query. No key is near that node: any bound does.
+        """
+        (up, down, _), first = chain
+        return (up, down, self.most / weight.abs()), first
 
     def slope(self, k: Tensor) -> Tensor:
         return self._inside(k).mul_(-4)
 
-    def terms(self, point: tuple[Tensor, Tensor], first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        up, down = point
-        yield self.middle, first
+    def terms(self, point: Bell, first: Tensor) -> Iterator[tuple[int, Tensor]]:
+        up, down, most = point
         right, left = first, first
+        yield self.middle, first if most is None else first.minimum(most)
         for i, ratio in enumerate(self.ratio, 1):
             right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
-            yield self.middle + i, right
-            yield self.middle - i, left
+            yield self.middle + i, right if most is None else right.minimum(most)
+            yield self.middle - i, left if most is None else left.minimum(most)
 
     def read(
-        self, point: tuple[Tensor, Tensor], first: Tensor, pair: Pair, *, slope: bool = False
+        self, point: Bell, first: Tensor, pair: Pair, *, slope: bool = False
     ) -> tuple[Tensor, Tensor]:
         terms = self.terms(point, first)
         n, f = next(terms)

@@ -45,11 +45,11 @@ class Plan:
     layers: int = 4
     length: int = 256
     batch_tokens: int = 4096
-    steps: int = 400
+    steps: int = 300
     evaluations: int = 8
     judged: int = 2**16
     lr: float = 2e-3
-    cost: float = 500.0  # seconds of a run on one core, roughly
+    cost: float = 400.0  # seconds of a run on one core, roughly
 
     def __post_init__(self) -> None:
         for mixer in self.mixers:

@@ -1,5 +1,7 @@
 """What can go wrong in a run and cannot be helped by going on."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -14,6 +16,9 @@ class TrainingError(ValueError):
     def __init__(self, message: str, *, epoch: int, step: int, loss: float, norm: float) -> None:
         super().__init__(message)
         self.epoch, self.step, self.loss, self.norm = epoch, step, loss, norm
+
+    def __reduce__(self) -> tuple[object, ...]:  # Exception's forgets what is given by name
+        return partial(type(self), **vars(self)), self.args
 
 
 class CheckpointError(ValueError):

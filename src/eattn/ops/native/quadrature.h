@@ -15,8 +15,9 @@ namespace {
 template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
-  static constexpr Real kLift = kDouble ? 1 : Real(65536);
-  static constexpr Real kTiny = kDouble ? 0 : Real(1e-30);
+  static constexpr Real kLift = kDouble ? 1 : Real(256);
+  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e34);
+  static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // at the central node, X, 1 / X
@@ -37,6 +38,11 @@ template <int N> struct Quadrature {
   // Times e^(1.5 q^2), which cancels in y: so den is no 0 when all keys are at the other edge, and
   // not too large for float with any number of keys at this one.
   INLINE Point query(V q) const { return at(inside(q), Real(-0.5)); }
+  // Nor may gradient / den itself be infinite.
+  static INLINE V least(V gy) {
+    const V den = abs(gy) * (2 * kLift * kSmallest);
+    return max(splat(kTiny), select(den == kInf, V{}, den));
+  }
   static INLINE V size(V) { return V{}; }
   static INLINE V weight(V, V) { return splat(1); }  // it is in `first`
   INLINE V slope(V k) const { return -4 * inside(k); }
@@ -47,7 +53,16 @@ template <int N> struct Quadrature {
       sums.z[n] = sums.z[n] + f;
     });
   }
-  INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const { add(sums, x, u, rho); }
+  // u, a query's gradient / den, is as large as all its keys are far; f_n u may be infinite at a node
+  // near the query. No key it reads is near that node, or den would not be small: any bound does.
+  INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const {
+    const V most = kMost / abs(u), both = u * rho;
+    outward(x, splat(1), [&](int n, V f) INLINE_LAMBDA {
+      const V bounded = min(f, most);
+      sums.s[n] = fma(bounded, both, sums.s[n]);
+      sums.z[n] = fma(bounded, u, sums.z[n]);
+    });
+  }
 
   template <bool kDerivative, bool kScaled>
   INLINE Reading read(const Point &p, const Sums &base, const Sums &local) const {

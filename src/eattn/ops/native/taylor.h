@@ -14,7 +14,6 @@ template <int N> struct Taylor {
   // Gradients are often small (of a mean over many tokens) and den often large: float has no
   // exponent left for gy q^n / den.
   static constexpr Real kLift = kDouble ? 1 : Real(4294967296.0);
-  static constexpr Real kTiny = 0;
 
   explicit Taylor(double) {}
 
@@ -33,6 +32,7 @@ template <int N> struct Taylor {
 
   static INLINE V key(V k) { return k; }
   static INLINE V query(V q) { return q; }
+  static INLINE V least(V) { return V{}; }
   static INLINE V size(V k) { return abs(k); }
   // e^(m^2 - k^2), at most 1 since m <= |k|.
   static INLINE V weight(V k, V m) {

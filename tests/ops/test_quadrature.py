@@ -1,0 +1,106 @@
+"""What the quadrature promises of its own: EA within a distance and a grid, and sense beyond."""
+
+import pytest
+import torch
+from cases import assert_near, backends, causals, draw
+
+from eattn import Quadrature, ea_series
+from eattn.ops import ea, reference
+
+EPS = torch.finfo(torch.float32).eps
+WIDE = Quadrature(25)
+WIDEST = Quadrature(27)
+wide = pytest.mark.parametrize("expansion", [WIDE, WIDEST], ids=str)
+
+
+def value_and_gradients(call, inputs, gy):
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    y = call(*leaves)
+    return y.detach(), *torch.autograd.grad(y, leaves, gy.to(y.dtype))
+
+
+def apart(distance: float, radius: float):
+    """q at the same distance from its nearest key in every channel, each elsewhere in the grid."""
+    room = 2 * radius - distance
+    q = torch.linspace(radius - room, radius, 16, dtype=torch.float64)
+    spread = draw(2, 20, 16, seed=1).abs().mul(0.1).clamp(max=0.4)
+    k = (q - distance - spread).clamp(min=-radius)
+    k[:, 0] = q - distance
+    return q.expand_as(k), k, draw(2, 20, 16, seed=2)
+
+
+@backends
+@causals
+@wide
+@pytest.mark.parametrize("distance", [0.0, 4.0, 8.0, 9.0])
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e2])
+def test_keys_up_to_9_away_have_their_weight_and_gradient(
+    backend, causal, expansion, distance, size
+):
+    inputs = [x.float() for x in apart(distance, expansion.radius)]
+    gy = size * draw(2, 20, 16, seed=3).float()
+    options = dict(expansion=expansion, causal=causal)
+    got = value_and_gradients(lambda *x: ea_series(*x, **options, backend=backend), inputs, gy)
+    want = value_and_gradients(
+        lambda *x: reference.ea_expanded(*x, **options), [x.double() for x in inputs], gy
+    )
+    # At a distance d, weights move by 2d for every unit that q or k do, and so do their errors.
+    bound = 8 * reference.condition(expansion) * EPS * (1 + distance)
+    for name, a, b in zip(("y", "dq", "dk", "dv"), got, want, strict=True):
+        scale = 1 if name == "y" else size
+        assert_near(a, b, bound * (scale + float(b.abs().max())), name)
+
+
+@causals
+@pytest.mark.parametrize(
+    "distance, room, error",
+    [(0.0, 1.0, 2e-4), (4.0, 0.0, 2e-4), (9.0, 0.0, 2e-4), (0.0, 0.0, 2e-2)],
+)
+def test_it_is_exact_attention_that_it_comes_to(causal, distance, room, error):
+    q, k, v = apart(distance, WIDE.radius - room)
+    y = ea_series(q.float(), k.float(), v.float(), expansion=WIDE, causal=causal)
+    assert_near(y, ea(q, k, v, causal=causal), error, "y")
+
+
+@backends
+@causals
+@wide
+def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, causal, expansion):
+    for distance in torch.linspace(9, 2 * expansion.radius, 9).tolist():
+        q, k, v = (x.float() for x in apart(distance, expansion.radius))
+        for size in (1e-8, 1.0, 1e4):
+            y, *gradients = value_and_gradients(
+                lambda *x: ea_series(*x, expansion=expansion, causal=causal, backend=backend),
+                (q, k, v),
+                torch.full_like(q, size),
+            )
+            if distance <= 12:  # then den falls below the floats
+                assert (y <= v.amax(1, keepdim=True) + 1e-2).all()
+                assert (y >= v.amin(1, keepdim=True) - 1e-2).all()
+            assert all(g.isfinite().all() for g in (y, *gradients))
+
+
+@backends
+@causals
+@pytest.mark.parametrize("far", [6.1, 20.0, 1e3, 3e38])
+def test_what_lies_outside_counts_as_the_edge(backend, causal, far):
+    q, k, v = (draw(2, 30, 8, seed=i).float() for i in range(3))
+    q[:, 5:9], k[:, 3:12] = far, -far
+    k[:, 12:15] = far
+    options = dict(expansion=WIDE, causal=causal, backend=backend)
+    y = ea_series(q, k, v, **options)
+    assert torch.equal(y, ea_series(q.clamp(-6, 6), k.clamp(-6, 6), v, **options))
+    gradients = value_and_gradients(
+        lambda *x: ea_series(*x, **options), (q, k, v), draw(2, 30, 8, seed=4)
+    )
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@backends
+def test_what_has_wandered_out_is_drawn_back(backend):
+    q, k = torch.zeros(1, 1, 1), torch.tensor([4.5, 7.0]).view(1, 2, 1)
+    q += 5.5
+    v = torch.tensor([0.0, 1.0]).view(1, 2, 1)
+    k.requires_grad_()
+    ea_series(q, k, v, expansion=WIDE, backend=backend).sum().backward()
+    assert k.grad[0, 1, 0] < 0  # nearer to q it would weigh more
