@@ -10,6 +10,8 @@ MAX_ORDER = 16
 NODES = range(5, 34, 2)
 MAX_RADIUS = 6.5  # e^-2x^2 there is the least that float32 holds in full
 USUAL = 0.5  # spacing of nodes: weights are within 1e-4
+BEYOND = 1.5  # the grid, and in native/quadrature.h
+FARTHEST = 8.0  # of q and k, as e^-2x^2 times 2^72 must be a float32
 COARSEST = 1.0  # at which they are off by a fifth already
 
 
@@ -40,10 +42,10 @@ class Taylor:
 class Quadrature:
     """e^-(q-k)^2 as the sum over `nodes` u of e^-2(q-u)^2 e^-2(k-u)^2: EA itself, to 1e-4.
 
-    Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there.
-    What lies outside counts as the edge, and for keys that share the last unit before it with q
-    weights are off by up to 2 %: half a bell is missing. Weights are positive, and accurate in
-    float32 while some key is within 9 of q; farther they are finite, and from 12 on they may be 0.
+    Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there,
+    or at least the middle of q and the keys near it: beyond it, half a bell is missing, and weights
+    are off by some 2 % at the edge. What lies beyond `reach` counts as there. Weights are positive,
+    and accurate in float32 while some key is within 9 of q; from 12 on they may be 0.
 
     >>> Quadrature(25)
     Quadrature(nodes=25, radius=6.0)
@@ -78,6 +80,11 @@ class Quadrature:
     def terms(self) -> int:
         """N, of a state [B, D, N]."""
         return self.nodes
+
+    @property
+    def reach(self) -> float:
+        """Where q and k are cut off: outside of the grid, where bells are still to be felt."""
+        return min(self.radius + BEYOND, FARTHEST)
 
     def __str__(self) -> str:
         return f"q{self.nodes}" + ("" if self.radius == self._usual() else f"r{self.radius:g}")

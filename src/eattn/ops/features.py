@@ -18,7 +18,7 @@ LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may g
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 Chain = tuple[Any, Tensor]  # point, first
-Bell = tuple[Tensor, Tensor, Tensor | None]  # X, 1 / X, a bound of all elements if there is one
+Bell = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]  # X, 1 / X, what is done to every element
 
 
 class Features(Protocol):
@@ -53,7 +53,7 @@ class Features(Protocol):
 
 def features(expansion: Expansion, dtype: torch.dtype) -> Features:
     if isinstance(expansion, Quadrature):
-        return Bells(expansion.nodes, expansion.radius, dtype)
+        return Bells(expansion, dtype)
     return Powers(expansion.order, dtype)
 
 
@@ -115,16 +115,17 @@ class Bells:
     """f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h: their products sum to e^-(q-k)^2.
 
     As f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), powers of X walking outward from the
-    central node take the place of an exponential for each. x outside of the grid counts as its
-    edge; its gradient is the one there, so that what has wandered out can come back.
+    central node take the place of an exponential for each. The walk is 2^72 times as high, or its
+    start would be 0 for |x| > 6.6: that cancels in y for queries, and is taken back from keys. x
+    beyond `reach` counts as there, and so does its gradient: what has wandered out can come back.
     """
 
-    def __init__(self, nodes: int, radius: float, dtype: torch.dtype) -> None:
-        self.middle, self.radius = nodes // 2, radius
+    def __init__(self, expansion: Quadrature, dtype: torch.dtype) -> None:
+        self.middle, self.reach = expansion.nodes // 2, expansion.reach
         # As rounded to dtype, since powers are taken of it.
-        self.step = float(torch.tensor(4 * radius / self.middle, dtype=dtype))
+        self.step = float(torch.tensor(4 * expansion.radius / self.middle, dtype=dtype))
         h = self.step / 4
-        self.c = [1.0] * nodes
+        self.c = [1.0] * expansion.nodes
         self.tiny, self.most = (0.0, 1e300) if dtype == torch.float64 else (1e-34, 1e34)
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
@@ -132,38 +133,33 @@ class Bells:
         return torch.zeros_like(k)  # no function is too small where it matters
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        return self._chain(k, -2.0)
+        (up, down, _), first = self.query(k)
+        return (up, down, lambda f: f * 2.0**-72), first
 
     def query(self, q: Tensor) -> Chain:
-        """Times e^(1.5 q^2): so den is no 0 when all keys are at the other edge, and not too large
-        for float32 with any number of keys at this one.
-        """
-        return self._chain(q, -0.5)
-
-    def _chain(self, x: Tensor, c: float) -> Chain:
-        """Starts at e^(c x^2)."""
-        x = self._inside(x)
-        power = (x * self.step).mul_(LOG2E)
-        return (torch.exp2(power), torch.exp2(-power), None), (x * x).mul_(c * LOG2E).exp2_()
+        x = self._inside(q)
+        power, root = (x * self.step).mul_(LOG2E), (x * x).mul_(-LOG2E).add_(36).exp2_()
+        return (torch.exp2(power), torch.exp2(-power), lambda f: f), root.square()
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
         may be infinite at a node near the query. No key is near that node: any bound does.
         """
         (up, down, _), first = chain
-        return (up, down, self.most / weight.abs()), first
+        most = self.most / weight.abs()
+        return (up, down, most.minimum), first
 
     def slope(self, k: Tensor) -> Tensor:
         return self._inside(k).mul_(-4)
 
     def terms(self, point: Bell, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        up, down, most = point
+        up, down, finish = point
         right, left = first, first
-        yield self.middle, first if most is None else first.minimum(most)
+        yield self.middle, finish(first)
         for i, ratio in enumerate(self.ratio, 1):
             right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
-            yield self.middle + i, right if most is None else right.minimum(most)
-            yield self.middle - i, left if most is None else left.minimum(most)
+            yield self.middle + i, finish(right)
+            yield self.middle - i, finish(left)
 
     def read(
         self, point: Bell, first: Tensor, pair: Pair, *, slope: bool = False
@@ -180,7 +176,7 @@ class Bells:
         return value, derivative
 
     def _inside(self, x: Tensor) -> Tensor:
-        return x.clamp(-self.radius, self.radius)
+        return x.clamp(-self.reach, self.reach)
 
 
 def far(dtype: torch.dtype) -> float:

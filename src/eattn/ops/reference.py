@@ -144,13 +144,13 @@ def accumulate_expanded(
 def features(x: Tensor, expansion: Expansion) -> Tensor:
     """x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
 
-    Outside of the grid x counts as its edge, and its gradient is the one there.
+    Beyond the reach x counts as there, and its gradient is the one there.
     """
     if isinstance(expansion, Taylor):
         return powers(x, expansion.order)
     half, radius = expansion.nodes // 2, expansion.radius
     nodes = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device) * (radius / half)
-    inside = x + (x.clamp(-radius, radius) - x).detach()
+    inside = x + (x.clamp(-expansion.reach, expansion.reach) - x).detach()
     return torch.exp(-2 * (inside.unsqueeze(-1) - nodes).square())
 
 
@@ -182,7 +182,7 @@ def condition(expansion: Expansion) -> float:
     power of a rounded number, the more so the farther out.
     """
     if not isinstance(expansion, Taylor):
-        return 1 + expansion.radius**2
+        return 1 + expansion.reach**2
     order = expansion.order
     x = -torch.linspace(0, 2 * order + 1, 100_001, dtype=torch.float64)
     return float((_polynomial(-x, order) / _polynomial(x, order)).max())

@@ -2,6 +2,7 @@
 //   e^-(q - k)^2 = 2 / sqrt(pi) * integral of e^-2(q - u)^2 e^-2(k - u)^2 du.
 // Every function is positive, and so are the weights.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "expansion.h"
@@ -10,54 +11,56 @@ namespace {
 
 // N nodes u_m = m h, |m| <= M, on [-radius, radius]. As e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
 // X e^-2h^2(2m + 1), with X = e^(4 h x), powers of X walking outward from the central node take the
-// place of an exponential for each. x outside of the grid counts as its edge, and
-// its gradient is the one there, so that what has wandered out can come back.
+// place of an exponential for each. The walk is kRoot^2 times as high, or its start would be 0 for
+// |x| > 6.6: that cancels in y for queries, and is taken back from keys. x beyond `reach` counts as
+// there, and its gradient is the one there, so that what has wandered out can come back.
 template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
   static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e34);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
+  static constexpr Real kRoot = Real(68719476736.0);  // 2^36
   using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // at the central node, X, 1 / X
   };
 
-  Real radius, step;
+  Real reach, step;
   Real ratio[M], slope_at[N];
 
-  explicit Quadrature(double r) : radius(Real(r)), step(Real(4 * r / M)) {
+  // The reach is that of expansion.py.
+  explicit Quadrature(double r) : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / M)) {
     const double h = double(step) / 4;  // as rounded: what the powers are taken of
     for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
     for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
   }
   static INLINE Real c(int) { return 1; }
 
-  INLINE V inside(V x) const { return max(-splat(radius), min(splat(radius), x)); }
-  INLINE Point key(V k) const { return at(inside(k), -2); }
-  // Times e^(1.5 q^2), which cancels in y: so den is no 0 when all keys are at the other edge, and
-  // not too large for float with any number of keys at this one.
-  INLINE Point query(V q) const { return at(inside(q), Real(-0.5)); }
+  INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
+  INLINE Point key(V k) const { return at(inside(k)); }
+  INLINE Point query(V q) const { return at(inside(q)); }
   // Nor may gradient / den itself be infinite.
   static INLINE V least(V gy) {
     const V den = abs(gy) * (2 * kLift * kSmallest);
     return max(splat(kTiny), select(den == kInf, V{}, den));
   }
   static INLINE V size(V) { return V{}; }
-  static INLINE V weight(V, V) { return splat(1); }  // it is in `first`
+  static INLINE V weight(V, V) { return splat(1 / kRoot / kRoot); }
   INLINE V slope(V k) const { return -4 * inside(k); }
 
   INLINE void add(Sums &sums, const Point &x, V u, V rho) const {
-    outward(x, u, [&](int n, V f) INLINE_LAMBDA {
-      sums.s[n] = fma(f, rho, sums.s[n]);
-      sums.z[n] = sums.z[n] + f;
+    const V both = u * rho;
+    outward(x, [&](int n, V f) INLINE_LAMBDA {
+      sums.s[n] = fma(f, both, sums.s[n]);
+      sums.z[n] = fma(f, u, sums.z[n]);
     });
   }
   // u, a query's gradient / den, is as large as all its keys are far; f_n u may be infinite at a node
   // near the query. No key it reads is near that node, or den would not be small: any bound does.
   INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const {
     const V most = kMost / abs(u), both = u * rho;
-    outward(x, splat(1), [&](int n, V f) INLINE_LAMBDA {
+    outward(x, [&](int n, V f) INLINE_LAMBDA {
       const V bounded = min(f, most);
       sums.s[n] = fma(bounded, both, sums.s[n]);
       sums.z[n] = fma(bounded, u, sums.z[n]);
@@ -77,17 +80,17 @@ template <int N> struct Quadrature {
   }
 
  private:
-  // first = e^(c x^2). Squares and products with what rounding took from them: powers would multiply
-  // that.
-  INLINE Point at(V x, Real c) const {
+  // Squares and products with what rounding took from them: powers would multiply that.
+  INLINE Point at(V x) const {
     const V square = x * x, lost = fma(x, x, -square);
     const V power = x * step, missed = fma(x, splat(step), -power);
-    const V first = exp(c * square), up = exp(power), down = exp(-power);
-    return {fma(first, c * lost, first), fma(up, missed, up), fma(down, -missed, down)};
+    const V root = exp(-square) * kRoot, first = root * root;
+    const V up = exp(power), down = exp(-power);
+    return {fma(first, -2 * lost, first), fma(up, missed, up), fma(down, -missed, down)};
   }
-  // f(n, u e^-2(x - u_m)^2) for every node.
-  template <class F> INLINE void outward(const Point &x, V u, F f) const {
-    V right = u * x.first, left = right;
+  // f(n, e^-2(x - u_m)^2) for every node, times kRoot^2.
+  template <class F> INLINE void outward(const Point &x, F f) const {
+    V right = x.first, left = right;
     f(M, right);
     each_term<M>([&](auto i) INLINE_LAMBDA {
       right = right * (x.up * ratio[i]);
@@ -99,7 +102,7 @@ template <int N> struct Quadrature {
   template <bool kDerivative, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
     Reading o{};
     o.r = splat(1);
-    outward(p, splat(1), [&](int n, V f) INLINE_LAMBDA {
+    outward(p, [&](int n, V f) INLINE_LAMBDA {
       const V sn = s(n), zn = z(n);
       o.s = fma(f, sn, o.s);
       o.z = fma(f, zn, o.z);
