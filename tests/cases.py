@@ -4,8 +4,10 @@ A `Case` is a call of `ea_series` with everything it may be given. `oracle` answ
 with the quadratic reference and plain autograd; `run` answers it with a backend.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -130,6 +132,13 @@ def oracle(case: Case) -> Answer:
         y = torch.cat(ys, 1)
         state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
     return _answer(case, y, State(*state), inputs)
+
+
+@functools.lru_cache(maxsize=4)  # backends take turns, and the oracle is the slowest of them
+def expected(shape: tuple[int, int, int], dtype: torch.dtype, **of: Any) -> tuple[Case, Answer]:
+    """The case that `make` makes of this, and what the oracle says to it."""
+    case = make(shape, **of).to(dtype)
+    return case, oracle(case)
 
 
 def run(case: Case, backend: str | None) -> Answer:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import Case, assert_answers, backends, causals, expansions, make, oracle, run
+from cases import Case, assert_answers, backends, causals, expansions, expected, make, oracle, run
 
 from eattn import Quadrature, Taylor
 
@@ -21,8 +21,8 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
 @shapes
 @pytest.mark.parametrize("with_", ["", "mask", "state"])
 def test_backend_equals_the_reference(backend, causal, expansion, dtype, shape, with_):
-    case = make(shape, expansion=expansion, causal=causal, with_=with_).to(dtype)
-    assert_answers(run(case, backend), oracle(case), case)
+    case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)
+    assert_answers(run(case, backend), want, case)
 
 
 @backends
@@ -32,8 +32,8 @@ def test_backend_equals_the_reference(backend, causal, expansion, dtype, shape, 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 37, 3), (1, 150, 17)], ids=str)
 @pytest.mark.parametrize("with_", ["packed", "packed mask state"])
 def test_packed_sequences_equal_the_reference(backend, causal, expansion, dtype, shape, with_):
-    case = make(shape, expansion=expansion, causal=causal, with_=with_).to(dtype)
-    assert_answers(run(case, backend), oracle(case), case)
+    case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)
+    assert_answers(run(case, backend), want, case)
 
 
 @backends
@@ -41,18 +41,18 @@ def test_packed_sequences_equal_the_reference(backend, causal, expansion, dtype,
 @pytest.mark.parametrize("keys", [0, 1, 19, 70])
 @pytest.mark.parametrize("with_", ["", "mask", "mask state"])
 def test_cross_attention_equals_the_reference(backend, expansion, keys, with_):
-    case = make((2, 33, 5), expansion=expansion, causal=False, with_=with_, keys=keys).to(
-        torch.float32
-    )
-    assert_answers(run(case, backend), oracle(case), case)
+    options = dict(expansion=expansion, causal=False, with_=with_, keys=keys)
+    case, want = expected((2, 33, 5), torch.float32, **options)
+    assert_answers(run(case, backend), want, case)
 
 
 @backends
 @causals
 @pytest.mark.parametrize("expansion", EVERY, ids=str)
 def test_every_number_of_terms_equals_the_reference(backend, expansion, causal):
-    case = make((2, 40, 5), expansion=expansion, causal=causal, scale=0.5).to(torch.float32)
-    assert_answers(run(case, backend), oracle(case), case)
+    options = dict(expansion=expansion, causal=causal, scale=0.5)
+    case, want = expected((2, 40, 5), torch.float32, **options)
+    assert_answers(run(case, backend), want, case)
 
 
 def strided(case: Case) -> Case:

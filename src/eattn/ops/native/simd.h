@@ -132,8 +132,9 @@ INLINE void stream_fence() {
 #endif
 }
 
-// e^x for x <= 87: exactly 1 at 0, exactly 0 below the smallest normal number, NaN for NaN.
-INLINE V exp(V x) {
+// e^x for x <= 87: exactly 1 at 0, exactly 0 below the smallest normal number, NaN for NaN. Bounded,
+// for x that give no such number.
+template <bool kBounded = false> INLINE V exp(V x) {
   constexpr Real magic = kDouble ? Real(6755399441055744.0) : Real(12582912.0);  // 1.5 * 2^(p-1)
   constexpr int mantissa = kDouble ? 52 : 23;
   constexpr Real lowest = kDouble ? Real(-708.3) : Real(-87.3);
@@ -154,7 +155,7 @@ INLINE V exp(V x) {
     p = fma(p, r, splat(Real(inverse[degree - 1 - n])));
   });
   const V y = V(I(p) + (I(t) << mantissa));
-  return select(x < lowest, V{}, y);
+  return kBounded ? y : select(x < lowest, V{}, y);
 }
 
 }  // namespace
