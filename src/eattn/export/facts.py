@@ -1,0 +1,146 @@
+"""What a graph does not say of itself: labels, scales, times, tokens, and inputs to try it on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from torch import nn
+
+from eattn.models import Forecaster, SequenceClassifier
+from eattn.nn.embedding import FIELDS
+from eattn.timeseries import arrays, store
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+TRIED = 48  # values of a series to try a forecaster on, where it does not read a fixed number
+LANGUAGE = "EAForCausalLM"
+Facts = dict[str, Any]
+
+
+def load(folder: store.Folder) -> Any:
+    """The estimator or the language model that was saved there."""
+    path = Path(folder)
+    told = _config(path)
+    if told is not None:
+        return _language_model(path, told)
+    from eattn.timeseries import EAClassifier, EAForecaster
+
+    if store.kind_of(path) == "classifier":
+        return EAClassifier.load(path)
+    return EAForecaster.load(path, dtype="float32")
+
+
+def facts_of(source: Any) -> Facts:
+    """By `kind`, for estimators and language models as `load` gives them."""
+    inner = getattr(source, "model_", None)
+    if isinstance(inner, SequenceClassifier):
+        return {"kind": "classifier", **_classifier(source)}
+    if isinstance(inner, Forecaster):
+        return {"kind": "forecaster", **_forecaster(source)}
+    if isinstance(source, nn.Module) and hasattr(source, "lm_head"):
+        return {"kind": "language model", **_language(source)}
+    raise TypeError(
+        "model must be a folder, a fitted estimator or an EAForCausalLM to be exported with all"
+        f" that belongs to it, got {type(source).__name__}: `sequence` and `step` take its graphs"
+    )
+
+
+def tokenizer_of(source: Any) -> Path | None:
+    """The file beside the weights of a language model that was loaded."""
+    path = Path(getattr(source, "name_or_path", "") or "") / TOKENIZER
+    return path if path.is_file() else None
+
+
+def _classifier(fitted: Any) -> Facts:
+    scaling = fitted.scaling_
+    return {
+        "mixer": fitted.model_.config.mixer,
+        "classes": fitted.classes_.tolist(),
+        "channels": len(scaling.mean),  # of a series; x has as many again with `flags`
+        "mean": scaling.mean.tolist(),
+        "std": scaling.std.tolist(),
+        "limit": arrays.LIMIT,
+        "flags": scaling.flags,
+        "longest": fitted.max_len_,
+    }
+
+
+def _forecaster(fitted: Any) -> Facts:
+    reader, tracks = fitted.reader_, list(fitted.tracks_.values())
+    values = reader.window or min(TRIED, reader.context or TRIED)
+    after = tracks[0].step.after(tracks[0].time, values + fitted.horizon)
+    return {
+        "mixer": fitted.model_.config.mixer,
+        "horizon": fitted.horizon,
+        "lags": fitted.model_.channels,
+        "window": reader.window,
+        "context": reader.context,
+        "calendar": {name: FIELDS[name] for name in reader.fields},
+        "series": [
+            {
+                "unique_id": track.name,
+                "mean": track.scale.mean,
+                "std": track.scale.std,
+                "freq": track.step.freq,
+                "last": track.time,
+            }
+            for track in tracks
+        ],
+        "quantiles": list(fitted.levels_),
+        "offsets": fitted.offsets_.tolist(),  # of each quantile at each step, in deviations
+        "example": {"values": values, "times": list(after)},
+    }
+
+
+def _language(model: Any) -> Facts:
+    config = model.config
+    tokenizer = tokenizer_of(model)
+    ids = [] if tokenizer is None else _encoded(tokenizer, "def ")
+    ids = [token for token in ids if token < config.vocab_size] or [config.bos_token_id or 0]
+    return {
+        "mixer": config.mixer,
+        "vocab_size": config.vocab_size,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": config.eos_token_id,
+        "pad_token_id": config.pad_token_id,
+        "longest": config.max_position_embeddings,
+        "tokenizer": None if tokenizer is None else TOKENIZER,
+        "example": {"input_ids": ids, "tokens": 20},
+    }
+
+
+def _encoded(tokenizer: Path, text: str) -> list[int]:
+    from tokenizers import Tokenizer
+
+    ids: list[int] = Tokenizer.from_file(str(tokenizer)).encode(text).ids
+    return ids
+
+
+def _config(folder: Path) -> Facts | None:
+    """The configuration of a model of transformers; None if it is none, or cannot be read."""
+    try:
+        told = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) and "model_type" in told else None
+
+
+def _language_model(folder: Path, told: Facts) -> Any:
+    from eattn.hf import EAConfig, EAForCausalLM
+
+    kind = (told.get("architectures") or [LANGUAGE])[0]
+    if told["model_type"] != EAConfig.model_type or kind != LANGUAGE:
+        raise store.ModelError(
+            f"{folder} holds a model of type {told['model_type']!r}, {kind}: of language models"
+            f" {LANGUAGE} of eattn can be exported"
+        )
+    try:
+        model, report = EAForCausalLM.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise store.ModelError(f"{folder} holds no model that can be read: {reason}") from error
+    for name in report["missing_keys"]:
+        raise store.ModelError(f"{folder} is damaged: the weight {name} is missing")
+    return model

@@ -1,0 +1,135 @@
+"""Forecasters as graphs: what they expect, value by value, and rolled out."""
+
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
+
+from cases import draw
+from exporting import CLOSE, SIZES, Exported, assert_same, state_of
+from torch.testing import assert_close
+
+from eattn import export
+from eattn.export import forecaster
+from eattn.models import Forecaster
+from eattn.timeseries.rolling import read, roll_out
+
+FIELDS = ("month", "hour")
+C = 2
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    options = dict(calendar=FIELDS, differences=True, residual=True, positions=True, max_len=1200)
+    model = Forecaster(C, mixer="ea-2", dim=8, depth=1, **options).eval()
+    torch.nn.init.normal_(model.head.weight)  # which begins at 0
+    return model
+
+
+@pytest.fixture(scope="module")
+def sequence(model, tmp_path_factory):
+    return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"))
+
+
+@pytest.fixture(scope="module")
+def step(model, tmp_path_factory):
+    return Exported(export.step(model), tmp_path_factory.mktemp("step"))
+
+
+def series(B, L, channels=C):
+    """Values that wander, and their times."""
+    x = draw(B, L, channels, seed=L).float().cumsum(1) / 10
+    times = torch.arange(L) % 12
+    return x, torch.stack([times + 1, times], -1).expand(B, L, 2).clone()
+
+
+@pytest.mark.parametrize(("B", "L"), SIZES)
+def test_a_series_of_any_length_gives_what_the_model_gives(model, sequence, B, L):
+    x, times = series(B, L)
+    mask = torch.ones(B, L, dtype=torch.bool)
+    with torch.no_grad():
+        want = model(x, calendar=times)
+    for got in sequence.every(x, mask, times):
+        assert_close(got["expected"], want, **CLOSE)
+
+
+def test_rows_of_unequal_length_go_on_from_their_own_ends(model, sequence, step):
+    x, times = series(3, 9)
+    mask = torch.tensor([[1] * 9, [0, 1, 1, 0, 1, 1, 1, 0, 0], [0] * 9], dtype=torch.bool)
+    then, when = series(3, 1)
+    for whole, one in zip(sequence.forms, step.forms, strict=True):
+        out = whole(x, mask, times)
+        after = one(then[:, 0], state_of(out), when[:, 0])
+        for row in range(3):
+            real = mask[row]
+            known, known_times = x[row : row + 1, real], times[row : row + 1, real]
+            full = torch.cat([known, then[row : row + 1]], 1)
+            with torch.no_grad():
+                want = model(full, calendar=torch.cat([known_times, when[row : row + 1]], 1))[0]
+            assert_close(out["expected"][row, real], want[:-1], **CLOSE)
+            assert_close(after["expected"][row], want[-1], **CLOSE)
+
+
+def test_a_thousand_steps_are_the_models_own(model, step):
+    x, times = series(2, 1000)
+    own, state = None, {form: step.graph.empty(2) for form in step.forms}
+    for t in range(1000):
+        with torch.no_grad():
+            want, own = model.step(x[:, t], own, times[:, t])
+        for form in state:
+            out = form(x[:, t], state[form], times[:, t])
+            assert_close(out["expected"], want, **CLOSE)
+            state[form] = state_of(out)
+    kept = step.graph.module._named(own, x[:, -1:])
+    for last in state.values():
+        assert_same(last, kept)
+
+
+@pytest.fixture(scope="module")
+def lagged():
+    torch.manual_seed(1)
+    return Forecaster(6, mixer="ea-q7", dim=8, depth=1).eval()
+
+
+def test_a_model_of_lags_reads_values_one_by_one(lagged, tmp_path):
+    whole = Exported(forecaster.sequence(lagged, lags=3), tmp_path)
+    one = Exported(forecaster.step(lagged, lags=3), tmp_path)
+    assert "past" in one.graph.input_names
+    x, _ = series(2, 40)
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    with torch.no_grad():
+        want = roll_out(lagged, read(lagged, x), 12)
+    for sequence, step in zip(whole.forms, one.forms, strict=True):
+        out = sequence(x, mask)
+        found = [out["expected"][:, -1]]
+        while len(found) < 12:
+            out = step(found[-1], state_of(out))
+            found.append(out["expected"])
+        assert_close(torch.stack(found, 1), want, **CLOSE)
+
+
+def test_steps_alone_are_as_good_as_a_sequence(lagged):
+    graph, whole = forecaster.step(lagged, lags=3), forecaster.sequence(lagged, lags=3)
+    x, _ = series(2, 5)
+    state = graph.empty(2)
+    for t in range(5):
+        out = graph(x[:, t], state)
+        state = state_of(out)
+    want = whole(x, torch.ones(2, 5, dtype=torch.bool))
+    assert_close(out["expected"], want["expected"][:, -1], **CLOSE)
+    assert_same(state, state_of(want))
+
+
+@pytest.mark.parametrize("mixer", ["gru", "linear-rnn", "taylor"])
+def test_a_recurrence_has_a_step(mixer):
+    model = Forecaster(1, mixer=mixer, dim=8, depth=1, heads=2).eval()
+    graph = export.step(model)
+    program, state, own = graph.torch().module(), graph.empty(4), None
+    for x in torch.randn(3, 4, 1):
+        with torch.no_grad():
+            got, state = program(x, state)
+            want, own = model.step(x, own)
+        assert_close(got, want)
+    with pytest.raises(ValueError, match=f"cannot be exported with mixer {mixer!r}"):
+        export.sequence(model)

@@ -1,0 +1,52 @@
+"""An exported graph in both forms, written to files and read back. Ask for the packages first."""
+
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from eattn.export import Graph
+
+CLOSE = dict(rtol=1e-4, atol=1e-4)
+SIZES = [(1, 1), (2, 7), (5, 150)]  # B, L: none is the one that was traced
+
+
+class Exported:
+    """Its `forms` take what the module takes, and give dicts by the names of the outputs."""
+
+    def __init__(self, graph: Graph, folder: Path, *, onnx: bool = True) -> None:
+        self.graph = graph
+        program = graph.torch()
+        torch.export.save(program, folder / "graph.pt2")
+        self.program = torch.export.load(folder / "graph.pt2").module()
+        self.forms = [self.torch]
+        if onnx:
+            graph.onnx(program).save(folder / "graph.onnx")
+            self.session = onnxruntime.InferenceSession(folder / "graph.onnx")
+            self.forms = [self.onnx, self.torch]
+
+    def onnx(self, *arguments: Any) -> dict[str, Tensor]:
+        names = self.graph.output_names
+        found = self.session.run(names, self.graph.fed(list(arguments)))
+        return {name: torch.from_numpy(x) for name, x in zip(names, found, strict=True)}
+
+    def torch(self, *arguments: Any) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return self.graph.named(self.program(*arguments))
+
+    def every(self, *arguments: Any) -> list[dict[str, Tensor]]:
+        return [form(*arguments) for form in self.forms]
+
+
+def state_of(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What to go on with after a graph has given these."""
+    return {n.removeprefix("next."): x for n, x in outputs.items() if n.startswith("next.")}
+
+
+def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
+    assert list(got) == list(want)
+    for name, x in want.items():
+        assert_close(got[name], x, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
