@@ -1,5 +1,8 @@
 """An exported graph in both forms, written to files and read back. Ask for the packages first."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +53,19 @@ def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
     assert list(got) == list(want)
     for name, x in want.items():
         assert_close(got[name], x, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def ran(folder: Path) -> list[list[str]]:
+    """What example.py prints, in a process that imports no eattn, and no torch for ONNX."""
+    onnx = json.loads((folder / "export.json").read_text())["format"] == "onnx"
+    banned = {"eattn", "torch" if onnx else "onnxruntime"}
+    code = f"""
+import runpy, sys
+runpy.run_path({str(folder / "example.py")!r}, run_name="__main__")
+assert not {banned} & set(sys.modules), sys.modules
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [line.split() for line in done.stdout.splitlines()]

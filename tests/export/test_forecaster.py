@@ -93,8 +93,8 @@ def lagged():
 
 
 def test_a_model_of_lags_reads_values_one_by_one(lagged, tmp_path):
-    whole = Exported(forecaster.sequence(lagged, lags=3), tmp_path)
-    one = Exported(forecaster.step(lagged, lags=3), tmp_path)
+    whole = Exported(forecaster.sequence(lagged, lags=3), tmp_path, onnx=False)
+    one = Exported(forecaster.step(lagged, lags=3), tmp_path, onnx=False)
     assert "past" in one.graph.input_names
     x, _ = series(2, 40)
     mask = torch.ones(2, 40, dtype=torch.bool)

@@ -17,7 +17,7 @@ Not here, and why:
 - keep_in_fp32_modules, reverse_loading_mapping: no such modules, no renamed weights.
 - multi_gpu_data_parallel, model_parallelism, cpu_offload, disk_offload: need devices CI lacks.
 - peft, bitsandbytes, quantisation: other packages.
-- torch_export: belongs to exporting.
+- torch_export: in tests/export.
 """
 
 import copy

@@ -51,7 +51,7 @@ def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
     inner = getattr(model, "model_", model)  # of an estimator
     if not isinstance(inner, nn.Module):
         raise TypeError(f"model must be a model or a fitted estimator, got {type(model).__name__}")
-    plain = copy.deepcopy(inner).cpu().float().eval()
+    plain = copy.deepcopy(inner).cpu().float().eval().requires_grad_(False)
     if isinstance(plain, SequenceClassifier):
         return classifier, (plain,)
     if isinstance(plain, Forecaster):

@@ -97,4 +97,5 @@ def calendar_port(embed: SeriesEmbedding, *axes: str) -> tuple[Port, ...]:
     """The times of samples, where the model reads them."""
     if embed.calendar is None:
         return ()
-    return (Port("calendar", torch.int64, (*axes, len(embed.calendar.fields))),)
+    shape = (*axes, len(embed.calendar.fields))
+    return (Port("calendar", torch.int64, shape, between=(1, 6)),)  # which every field has

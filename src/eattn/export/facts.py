@@ -13,6 +13,7 @@ from eattn.timeseries import arrays, store
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 TRIED = 48  # values of a series to try a forecaster on, where it does not read a fixed number
+PROMPT = "def "  # to try a language model on
 LANGUAGE = "EAForCausalLM"
 Facts = dict[str, Any]
 
@@ -95,8 +96,8 @@ def _forecaster(fitted: Any) -> Facts:
 def _language(model: Any) -> Facts:
     config = model.config
     tokenizer = tokenizer_of(model)
-    ids = [] if tokenizer is None else _encoded(tokenizer, "def ")
-    ids = [token for token in ids if token < config.vocab_size] or [config.bos_token_id or 0]
+    ids = [] if tokenizer is None else _encoded(tokenizer, PROMPT)
+    ids = [token for token in ids if token < config.vocab_size] or [_some_token(config)]
     return {
         "mixer": config.mixer,
         "vocab_size": config.vocab_size,
@@ -107,6 +108,14 @@ def _language(model: Any) -> Facts:
         "tokenizer": None if tokenizer is None else TOKENIZER,
         "example": {"input_ids": ids, "tokens": 20},
     }
+
+
+def _some_token(config: Any) -> int:
+    """One to begin with: that of beginnings, or the first that means nothing special."""
+    if config.bos_token_id is not None:
+        return int(config.bos_token_id)
+    special = (config.pad_token_id, config.eos_token_id)
+    return next((token for token in range(config.vocab_size) if token not in special), 0)
 
 
 def _encoded(tokenizer: Path, text: str) -> list[int]:

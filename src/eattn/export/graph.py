@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 BATCH, LENGTH = "B", "L"  # sizes that are free
 NEXT = "next."
-LONGEST = 2**26  # tokens, as far as `ops.exported` reaches
+LONGEST = 2**20  # tokens of a sequence: a graph must reach over all of them
 EXAMPLE = {BATCH: 3, LENGTH: 11}  # not 0 or 1, which torch.export takes for constants
 EXTRA = 'pip install "eattn[export]"'
 Arguments = list[Any]  # tensors, and a state as a dict
@@ -32,17 +32,20 @@ class Port:
     dtype: torch.dtype
     shape: tuple[int | str, ...]
     start: float | None = None
+    between: tuple[int, int] = (0, 1)  # of integers to try
 
     def sized(self, sizes: dict[str, int]) -> tuple[int, ...]:
         return tuple(sizes[n] if isinstance(n, str) else n for n in self.shape)
 
-    def example(self, sizes: dict[str, int]) -> Tensor:
+    def example(self, sizes: dict[str, int], rng: torch.Generator) -> Tensor:
         """In memory of its own: a tensor that is given twice is one input for torch.export."""
+        shape = self.sized(sizes)
         if self.start is not None:
-            return torch.full(self.sized(sizes), self.start, dtype=self.dtype)
+            return torch.full(shape, self.start, dtype=self.dtype)
         if self.dtype.is_floating_point:
-            return torch.randn(self.sized(sizes), dtype=self.dtype)
-        return torch.ones(self.sized(sizes), dtype=self.dtype)  # a token, a month, something real
+            return torch.randn(shape, dtype=self.dtype, generator=rng)
+        least, most = self.between
+        return torch.randint(least, most + 1, shape, generator=rng).to(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +78,15 @@ class Graph:
 
     def empty(self, batch: int = 1) -> dict[str, Tensor]:
         """The state before the first token."""
-        return {port.name: port.example({BATCH: batch}) for port in self.state}
+        rng = torch.Generator()
+        return {port.name: port.example({BATCH: batch}, rng) for port in self.state}
 
     def example(self, batch: int | None = None, length: int | None = None) -> Arguments:
-        """Arguments of these sizes, or of those that are traced."""
+        """Arguments of these sizes, or of those that are traced; the same every time."""
         sizes = {BATCH: batch or EXAMPLE[BATCH], LENGTH: self.fitting(length or EXAMPLE[LENGTH])}
-        return self._placed([port.example(sizes) for port in self.inputs], self.empty(sizes[BATCH]))
+        rng = torch.Generator().manual_seed(0)
+        given = [port.example(sizes, rng) for port in self.inputs]
+        return self._placed(given, self.empty(sizes[BATCH]))
 
     def _placed(self, given: Arguments, state: dict[str, Any]) -> Arguments:
         return [given[0], state, *given[1:]] if self.continues else given

@@ -21,7 +21,7 @@ def sequence(model: EAForCausalLM) -> Graph:
         "sequence",
         module,
         inputs=(
-            Port("input_ids", torch.int64, (BATCH, LENGTH)),
+            _tokens(model, BATCH, LENGTH),
             Port("attention_mask", torch.int64, (BATCH, LENGTH)),
         ),
         output=Port("logits", torch.float32, (BATCH, LENGTH, config.vocab_size)),
@@ -37,11 +37,15 @@ def step(model: EAForCausalLM) -> Graph:
     return Graph(
         "step",
         module,
-        inputs=(Port("input_ids", torch.int64, (BATCH,)),),
+        inputs=(_tokens(model, BATCH),),
         output=Port("logits", torch.float32, (BATCH, model.config.vocab_size)),
         state=module.ports(),
         continues=True,
     )
+
+
+def _tokens(model: EAForCausalLM, *axes: str) -> Port:
+    return Port("input_ids", torch.int64, axes, between=(0, model.config.vocab_size - 1))
 
 
 class _Reading(nn.Module):

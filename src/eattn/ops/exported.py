@@ -11,7 +11,7 @@ from eattn.ops.expansion import Expansion
 from eattn.ops.features import Features, decay, far, features
 
 TILE = 16  # tokens summed at once: as few doublings for each term as memory for chunks allows
-REACH = 22  # doublings over tiles: enough for L = 2^22 * TILE = 2^26
+REACH = 22  # doublings over tiles, at most: enough for L = 2^22 * TILE = 2^26
 
 
 def exporting() -> bool:
@@ -64,7 +64,7 @@ def _scan(
     hidden = hidden | (position >= L).unsqueeze(-1)
 
     tokens, within = _reaches(token, TILE.bit_length() - 1)
-    chunks, among = _reaches(chunk, REACH)
+    chunks, among = _reaches(chunk, _doublings(C + 1))
     m = kernel.size(k).masked_fill(hidden, far(k.dtype))
     for earlier in tokens:
         m = torch.minimum(m, m.index_select(2, earlier))
@@ -100,6 +100,13 @@ def _scan(
 
 def _stack(sums: dict[int, Tensor]) -> Tensor:
     return torch.stack([sums[n] for n in range(len(sums))])
+
+
+def _doublings(size: int) -> int:
+    """As few as reach over `size` positions, whatever the symbols in it come to be."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return next((r for r in range(REACH) if statically_known_true(size <= 1 << r)), REACH)
 
 
 def _reaches(here: Tensor, count: int) -> tuple[tuple[Tensor, ...], Tensor]:
