@@ -46,6 +46,7 @@ def step(model: SequenceClassifier) -> Graph:
         output=Port("logits", torch.float32, (BATCH, model.classes)),
         state=layers.ports + ports(module.begin()),
         continues=True,
+        longest=longest(model),
     )
 
 
@@ -97,5 +98,5 @@ def calendar_port(embed: SeriesEmbedding, *axes: str) -> tuple[Port, ...]:
     """The times of samples, where the model reads them."""
     if embed.calendar is None:
         return ()
-    shape = (*axes, len(embed.calendar.fields))
-    return (Port("calendar", torch.int64, shape, between=(1, 6)),)  # which every field has
+    count = len(embed.calendar.fields)
+    return (Port("calendar", torch.int64, (*axes, count), between=(1, 6)),)  # in every field

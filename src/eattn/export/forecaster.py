@@ -50,6 +50,7 @@ def step(model: Forecaster, lags: int = 1) -> Graph:
         output=Port("expected", torch.float32, (BATCH, module.channels)),
         state=module.ports(),
         continues=True,
+        longest=longest(model),
     )
 
 

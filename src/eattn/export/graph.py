@@ -63,7 +63,7 @@ class Graph:
     state: tuple[Port, ...] = ()
     continues: bool = False
     shortest: int = 1  # tokens; what is shorter is to be padded
-    longest: int | None = None  # None: any number
+    longest: int | None = None  # also of all steps together; None: any number
 
     @property
     def input_names(self) -> list[str]:
@@ -120,6 +120,15 @@ class Graph:
                 dynamic_shapes=tuple(self._placed(tokens, state)),
                 strict=False,
             )
+
+    def _length(self) -> Any:
+        longest = LONGEST if self.longest is None else self.longest
+        if longest <= self.shortest:
+            least = self.shortest + 1
+            raise ValueError(
+                f"max_len must be at least {least} to export any length, got {longest}"
+            )
+        return Dim("length", min=self.shortest, max=longest)
 
     def onnx(self, program: ExportedProgram | None = None) -> Any:
         """The graph as a `torch.onnx.ONNXProgram`, whose `save` writes a file.

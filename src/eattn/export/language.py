@@ -16,7 +16,6 @@ def sequence(model: EAForCausalLM) -> Graph:
     config = model.config
     check_sequence(model, config.mixer)
     module = _Sequence(model)
-    limits = [n for n in (config.max_position_embeddings, longest(model)) if n is not None]
     return Graph(
         "sequence",
         module,
@@ -26,7 +25,7 @@ def sequence(model: EAForCausalLM) -> Graph:
         ),
         output=Port("logits", torch.float32, (BATCH, LENGTH, config.vocab_size)),
         state=module.ports(),
-        longest=min(limits, default=None),
+        longest=_longest(model),
     )
 
 
@@ -41,11 +40,17 @@ def step(model: EAForCausalLM) -> Graph:
         output=Port("logits", torch.float32, (BATCH, model.config.vocab_size)),
         state=module.ports(),
         continues=True,
+        longest=_longest(model),
     )
 
 
 def _tokens(model: EAForCausalLM, *axes: str) -> Port:
     return Port("input_ids", torch.int64, axes, between=(0, model.config.vocab_size - 1))
+
+
+def _longest(model: EAForCausalLM) -> int | None:
+    limits = (model.config.max_position_embeddings, longest(model))
+    return min((n for n in limits if n is not None), default=None)
 
 
 class _Reading(nn.Module):
