@@ -28,7 +28,7 @@ demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.
 	$(BIN)/eattn demo
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

@@ -112,10 +112,49 @@ def faithful_rows() -> list[dict[str, Any]]:
     return [*rows, FINISHED]
 
 
+def lm_rows() -> list[dict[str, Any]]:
+    """SA a little ahead of EA-6 in bits, EA-6 a little ahead in time; neither good when plain."""
+    rows: list[dict[str, Any]] = []
+    made = [("ea-6", 4, False, 2.2), ("sa", 4, False, 2.15), ("ea-6", None, False, 3.3)]
+    for mixer, short_conv, positions, bits in [*made, ("sa", 4, True, 2.1)]:
+        pace = 3e-4 if mixer == "sa" else 2e-4
+        points = [
+            {
+                "step": n,
+                "tokens": 4096 * n,
+                "seconds": pace * 4096 * n,
+                "bits_per_byte": bits + 2 / n,
+            }
+            for n in (10, 20, 40)
+        ]
+        key = {"what": "run", "mixer": mixer, "short_conv": short_conv, "positions": positions}
+        last = {name: points[-1][name] for name in ("tokens", "seconds", "bits_per_byte")}
+        rows.append(key | last | {"seed": 0, "parameters": 3_000_000, "points": points})
+    size = {"documents": 3, "bytes": 10**6}
+    plan = dict(layers=4, hidden=256, steps=40, batch_tokens=4096, length=256, seeds=1)
+    plan |= {"text": {"learnt": size, "held_out": size}}
+    missed = ratio("bits per byte: EA-6 / SA", 1.04, 1.03, "miss")
+    return [*rows, missed, {"what": "finished", "config": plan}]
+
+
+def recall_rows() -> list[dict[str, Any]]:
+    """SA recalls everything, EA-6 less and less."""
+    rows: list[dict[str, Any]] = []
+    for mixer, lost in (("ea-6", 0.02), ("sa", 0.0)):
+        for lr in (1e-3, 3e-3):
+            accuracy = {str(pairs): 1.0 - lost * pairs for pairs in (4, 16)}
+            key = {"what": "run", "mixer": mixer, "lr": lr, "seed": 0, "accuracy": accuracy}
+            rows.append(key | {"validation": lr, "state_bytes": 5000, "parameters": 130_000})
+    plan = dict(layers=2, hidden=64, vocab=512, steps=1500, batch=64, lrs=[1e-3, 3e-3], seeds=1)
+    return [*rows, {"what": "finished", "config": plan}]
+
+
 TAKE_HOURS = {
     "faithful": faithful_rows,
     "fig4": fig4_rows,
     "fig5": fig5_rows,
+    "lm": lm_rows,
+    "recall": recall_rows,
     "table3": table3_rows,
     "table4": table4_rows,
 }

@@ -73,6 +73,8 @@ def test_info_names_versions_threads_and_every_backend(capsys):
         (["bench", "block", "--mixers", "sax"], "unknown mixer 'sax'"),
         (["reproduce", "table1", "--out", __file__], "is a file"),
         (["reproduce"], "Missing command"),
+        (["lm"], "Missing command"),
+        (["lm", "generate", "somewhere"], "--prompt"),
         (["reproduce", "fig3", "--orders", "3"], "even"),
         (["reproduce", "fig3", "--out", __file__], "is a file"),
         (["reproduce", "fig1", "--out", os.path.join(__file__, "sub")], "Not a directory"),

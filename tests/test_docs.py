@@ -92,7 +92,7 @@ def documented() -> list[str]:
 
 @pytest.mark.parametrize("module", documented())
 def test_the_examples_of_docstrings_run(module):
-    if module.startswith("eattn.hf"):
+    if module.startswith(("eattn.hf", "eattn.lm")):
         pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
     result = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))
     assert result.attempted > 0

@@ -21,7 +21,7 @@ LAYERS = [
     {"train"},
     {"info"},
     {"bench", "timeseries", "hf", "diagnosis"},
-    {"export"},
+    {"export", "lm"},
     {"reproduce"},
     {"demo"},
     {"commands"},

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import eattn
-from eattn.commands import bench, classify, data, diagnose, export, forecast, report, reproduce
+from eattn.commands import bench, classify, data, diagnose, export, forecast, lm, report, reproduce
 
 app = typer.Typer(
     name="eattn",
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (classify, forecast, data, bench, reproduce):
+for group in (classify, forecast, lm, data, bench, reproduce):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 app.command("report")(report.report)
 app.command("diagnose")(diagnose.diagnose)
@@ -47,9 +47,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         message = f"{error.strerror}: {error.filename}"
     line = message.strip().partition("\n")[0]
-    if isinstance(error, (ValueError, OSError, ModuleNotFoundError)) or hasattr(
-        error, "format_message"
-    ):
+    if isinstance(error, (ValueError, OSError, ImportError)) or hasattr(error, "format_message"):
         return line or type(error).__name__
     return f"{type(error).__name__}: {line} (--debug shows where)"
 

@@ -130,7 +130,7 @@ def test_a_wrong_layer_is_not_timed(monkeypatch):
 
 
 def test_the_plans_hold_every_mechanism_and_the_promised_lengths():
-    assert set(Plan().mixers) == {SUM, *MIXERS}
+    assert set(Plan().mixers) == {SUM, *MIXERS} - {"ea-q17"}  # costs what ea-N does
     assert Plan().lengths == (2048, 8192)
     assert Plan.quick().lengths == (2048,)
     assert set(Plan().mixers) - set(Plan.quick().mixers) == {"ea"}

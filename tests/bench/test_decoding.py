@@ -85,9 +85,11 @@ class Fake:
 
 def test_streams_take_turns_and_the_first_token_of_a_turn_does_not_count():
     log: list[str] = []
-    found = alternate({"a": Fake("a", log), "b": Fake("b", log)}, tokens=7, burst=3)
-    assert log == ["a", "b"] * 3
-    assert found == {"a": [1.0] * 9, "b": [1.0] * 9}
+    found = alternate({name: Fake(name, log) for name in "abc"}, tokens=7, burst=3)
+    rounds = [log[:3], log[3:6], log[6:]]
+    assert [sorted(names) for names in rounds] == [["a", "b", "c"]] * 3
+    assert len(set(map(tuple, rounds))) > 1  # nobody always comes after the same other
+    assert found == {name: [1.0] * 9 for name in "abc"}
     assert alternate({}, tokens=7, burst=3) == {}
 
 

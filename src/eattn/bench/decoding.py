@@ -4,6 +4,7 @@ States and caches are filled to a position directly, with random content of the 
 so many tokens leave: what a token costs depends on how much there is to read, not on what it says.
 """
 
+import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
@@ -107,12 +108,15 @@ def alternate(
     """Seconds of `tokens` tokens of every stream, a `burst` of each in turn.
 
     Whatever disturbs the machine disturbs them all; the first token of a burst, which finds the
-    caches of the processor full of another stream, is not counted.
+    caches of the processor full of another stream, is not counted. The order changes every round,
+    or each stream would always run in the wake of the same other.
     """
     found: dict[Key, list[float]] = {key: [] for key in streams}
+    order, rng = list(streams), random.Random(0)
     while streams and min(map(len, found.values())) < tokens:
-        for key, stream in streams.items():
-            found[key] += stream.seconds(burst + 1)[1:]
+        rng.shuffle(order)
+        for key in order:
+            found[key] += streams[key].seconds(burst + 1)[1:]
             tick(key)
     return found
 

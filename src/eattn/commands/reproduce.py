@@ -1,4 +1,4 @@
-"""`eattn reproduce table1 | … | fig5`: the paper again, from numbers measured here."""
+"""`eattn reproduce table1 | … | recall`: the paper again, and beyond it, measured here."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -190,6 +190,45 @@ def faithful(
     plan = _changed(Plan.quick() if quick else Plan(), mixers, seeds)
     name = "faithful-quick" if quick else "faithful"
     _wrote(run(plan, Console(), out, name=name, data_dir=data_dir, jobs=jobs))
+
+
+@app.command("lm")
+def lm(
+    quick: Quick = False,
+    mixers: Mixers = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    out: Out = RESULTS,
+) -> None:
+    """Train language models on Python's own sources, only the mixer differing.
+
+    Writes lm.jsonl (with --quick, lm-quick.jsonl) as runs end, and draws it; a run that was cut off
+    continues where it stopped. Takes an hour on two cores. Example: eattn reproduce lm --quick
+    """
+    from eattn.reproduce.lm import Plan, run
+
+    plan = _changed(Plan.quick() if quick else Plan(), mixers, seeds)
+    _wrote(run(plan, Console(), out, name="lm-quick" if quick else "lm", jobs=jobs))
+
+
+@app.command("recall")
+def recall(
+    quick: Quick = False,
+    mixers: Mixers = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    out: Out = RESULTS,
+) -> None:
+    """Train models to recall values by their keys, with more and more pairs to remember (MQAR).
+
+    Writes recall.jsonl (with --quick, recall-quick.jsonl) as runs end, and draws it; a run that was
+    cut off continues where it stopped. Takes some 40 minutes on two cores.
+    Example: eattn reproduce recall --mixers ea-6,sa
+    """
+    from eattn.reproduce.recall import Plan, run
+
+    plan = _changed(Plan.quick() if quick else Plan(), mixers, seeds)
+    _wrote(run(plan, Console(), out, name="recall-quick" if quick else "recall", jobs=jobs))
 
 
 def _changed(plan: Any, mixers: str | None, seeds: int | None) -> Any:

@@ -96,7 +96,7 @@ def backward(
 
     def emit_query(t: int, pair: Pair) -> None:
         (num, den), (dnum, dden) = call.kernel.read(*call.query(t), pair, slope=True)
-        empty, g = den <= call.kernel.tiny, gy_at[t].to(call.dtype)
+        empty, g = den.abs() <= call.kernel.tiny, gy_at[t].to(call.dtype)
         y = num.div_(den).masked_fill_(empty, 0)
         dq_at[t] = dnum.addcmul_(y, dden, value=-1).div_(den).mul_(g).masked_fill_(empty, 0)
         a = torch.mul(g, scale, out=weights[t, 1]).div_(den).masked_fill_(empty, 0)

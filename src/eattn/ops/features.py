@@ -24,7 +24,7 @@ class Features(Protocol):
     """What the scan knows of an expansion."""
 
     c: list[float]
-    tiny: float  # a den up to this is of keys too far away to have a gradient
+    tiny: float  # a den no larger than this is of keys too far away to have a gradient
 
     def size(self, k: Tensor) -> Tensor:
         """The shift is the least of it."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
+from eattn.report.tables import table
 
 BASE = "q+k+v"
 
@@ -13,14 +14,15 @@ def block_table(rows: Sequence[Row]) -> str:
     steps = [row for row in rows if row["what"] == "step"]
     lengths = sorted({row["L"] for row in steps})
     head = ["mechanism", *(f"{name}, L = {L}" for L in lengths for name in ("step", "×", "peak"))]
-    lines = ["| " + " | ".join([*head, "parameters"]) + " |", "|" + "---|" * (len(head) + 1)]
+    body = []
     for mixer, causal in dict.fromkeys((row["mixer"], row["causal"]) for row in steps):
         of = [row for row in steps if (row["mixer"], row["causal"]) == (mixer, causal)]
         cells = [cell for L in lengths for cell in _cells(of, steps, L)]
         name = f"`{mixer}`" + ", causal" * causal
         sizes = " / ".join(dict.fromkeys(f"{row['parameters'] / 1e6:.1f} M" for row in of))
-        lines.append("| " + " | ".join([name, *cells, sizes]) + " |")
-    return "\n".join([promise_table(rows), "", *lines, "", *_notes(steps), source(rows[-1])])
+        body.append([name, *cells, sizes])
+    written = table([*head, "parameters"], body)
+    return "\n".join([promise_table(rows), "", written, "", *_notes(steps), source(rows[-1])])
 
 
 def _cells(of: Sequence[Row], steps: Sequence[Row], length: int) -> list[str]:

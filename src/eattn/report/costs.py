@@ -77,12 +77,6 @@ def place(device: str) -> str:
     return "a CPU" if device == "cpu" else device
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A table of the README."""
-    rows = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
-
-
 def size(value: float) -> str:
     """Bytes with three digits and a unit."""
     return f"{value / GIB:.3g} GiB" if value >= GIB else f"{value / MIB:.3g} MiB"

@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eattn.report import plots
 from eattn.report.plots import Row
 from eattn.report.promises import promise_table, source
 from eattn.report.table3 import SHORT
+from eattn.report.tables import Mean, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +90,8 @@ def _forecasts(rows: Sequence[Row]) -> Table:
 def _mean(values: Sequence[float]) -> str:
     if not values:
         return ""
-    return f"{fmean(values):.3f} ± {stdev(values) if len(values) > 1 else 0.0:.3f}"
+    mean = Mean.of(values)
+    return f"{mean.value:.3f} ± {mean.spread:.3f}"
 
 
 def agreements(rows: Sequence[Row], expansion: str) -> dict[str, float]:
@@ -122,8 +124,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """All tables, and what must hold."""
     parts = []
     for title, head, lines in tables(rows):
-        parts += [f"| {title} | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
-        parts += ["| " + " | ".join(cells) + " |" for cells in lines] + [""]
+        parts += [table([title, *head], lines), ""]
     return "\n".join([*parts, promise_table(rows), "", source(rows[-1])])
 
 

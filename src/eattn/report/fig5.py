@@ -15,12 +15,12 @@ from eattn.report.costs import (
     place,
     points,
     size,
-    table,
     tokens,
 )
 from eattn.report.plots import Row
 from eattn.report.promises import promise_table, source
 from eattn.report.table1 import LOOKS
+from eattn.report.tables import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,22 +3,21 @@
 from collections.abc import Sequence
 
 from eattn.report.runs import Row
+from eattn.report.tables import table
 
 
 def promise_table(rows: Sequence[Row]) -> str:
     """The promises, kept or not."""
     judged = [row for row in rows if row["what"] == "ratio"]
     goals = any(row["goal"] is not None for row in judged)
-    lines = ["| ratio | measured | must | goal |", "|---|---|---|---|"]
-    if not goals:
-        lines = ["| ratio | measured | must |", "|---|---|---|"]
+    body = []
     for row in judged:
         sign = "≤" if row["at_most"] else "≥"
         miss = " (missed)" if row["verdict"] == "miss" else ""
         goal = "" if row["goal"] is None else f"{sign} {row['goal']:g}"
         cells = [row["name"], f"{row['value']:.3g}{row['unit']}{miss}", f"{sign} {row['must']:g}"]
-        lines.append("| " + " | ".join(cells + [goal] * goals) + " |")
-    return "\n".join(lines)
+        body.append(cells + [goal] * goals)
+    return table(["ratio", "measured", "must"] + ["goal"] * goals, body)
 
 
 def source(row: Row) -> str:

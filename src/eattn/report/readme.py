@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eattn.report import faithful, fig4, fig5, runs, table1, table3, table4
+from eattn.report import faithful, fig4, fig5, lm, recall, runs, table1, table3, table4
 from eattn.report.block import block_table
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
@@ -36,6 +36,8 @@ TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "reproduce:fig4": ("fig4.jsonl", fig4.markdown),
     "reproduce:fig5": ("fig5.jsonl", fig5.markdown),
     "reproduce:faithful": ("faithful.jsonl", faithful.markdown),
+    "reproduce:lm": ("lm.jsonl", lm.markdown),
+    "reproduce:recall": ("recall.jsonl", recall.markdown),
 }
 
 

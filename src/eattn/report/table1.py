@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eattn.report import plots, runs
 from eattn.report.plots import Row
 from eattn.report.promises import promise_table, source
+from eattn.report.tables import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,10 +133,13 @@ def _difference(row: Row, said: int, reason: str | None) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The promises, the table and its notes for the README."""
-    lines = [promise_table(rows), ""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(line) + " |" for line in cells(rows)]
-    lines += ["", *(f"- {note}" for note in notes(rows))]
+    lines = [
+        promise_table(rows),
+        "",
+        table(COLUMNS, cells(rows)),
+        "",
+        *(f"- {note}" for note in notes(rows)),
+    ]
     return "\n".join([*lines, "", source(rows[-1])])
 
 

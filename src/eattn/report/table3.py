@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
+from eattn.report.tables import Mean, table
 
 SHORT = {
     "JapaneseVowels": "JAP",
@@ -23,16 +24,13 @@ PAPER = {
 }
 
 
-def means(rows: Sequence[Row]) -> dict[tuple[str, str, str], tuple[float, float, int]]:
-    """(data, protocol, mixer) -> mean and standard deviation of the accuracy, and seeds."""
+def means(rows: Sequence[Row]) -> dict[tuple[str, str, str], Mean]:
+    """(data, protocol, mixer) -> accuracy."""
     found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row["what"] == "run":
             found[row["data"], row["protocol"], row["mixer"]].append(row["accuracy"])
-    return {
-        key: (fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
-        for key, values in found.items()
-    }
+    return {key: Mean.of(values) for key, values in found.items()}
 
 
 def lines(rows: Sequence[Row], protocol: str) -> Iterator[list[str]]:
@@ -45,7 +43,7 @@ def lines(rows: Sequence[Row], protocol: str) -> Iterator[list[str]]:
         cells = [mixer]
         for data in SHORT:
             mean = found.get((data, protocol, mixer))
-            cells.append("" if mean is None else f"{mean[0]:.3f} ± {mean[1]:.3f}")
+            cells.append("" if mean is None else f"{mean.value:.3f} ± {mean.spread:.3f}")
         own = [row for row in runs if row["mixer"] == mixer]
         sizes = sorted({round(row["parameters"] / 1e6, 2) for row in own})
         cells.append(
@@ -63,11 +61,10 @@ def markdown(rows: Sequence[Row]) -> str:
         ("tslib", "Epoch picked on TEST (`tslib`, as the paper; flattering by construction)"),
         ("clean", "Epoch picked on a fifth of TRAIN (`clean`)"),
     ):
-        table = list(lines(rows, protocol))
-        if table:
+        body = list(lines(rows, protocol))
+        if body:
             head = [title, *SHORT.values(), "parameters, M", "seconds a run"]
-            parts += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-            parts += ["| " + " | ".join(cells) + " |" for cells in table] + [""]
-    seeds = max(n for *_, n in means(rows).values())
+            parts += [table(head, body), ""]
+    seeds = max(mean.seeds for mean in means(rows).values())
     parts += [f"Mean ± standard deviation over {seeds} seeds.", ""]
     return "\n".join([*parts, promise_table(rows), "", source(rows[-1])])

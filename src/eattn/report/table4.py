@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
 
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
+from eattn.report.tables import Mean, table
 
 CELLS = [(data, horizon) for data in ("ETTh2", "ETTm2", "Traffic") for horizon in (6, 12)]
 COLUMNS = [f"{data}/{horizon}" for data, horizon in CELLS]
@@ -21,20 +21,16 @@ PAPER = {  # MAE, RMSE
 Key = tuple[str, str, int, str]
 
 
-def means(rows: Sequence[Row]) -> dict[Key, dict[str, tuple[float, float, int]]]:
-    """(data, split, horizon, model) -> mean, standard deviation and seeds of mae and rmse."""
+def means(rows: Sequence[Row]) -> dict[Key, dict[str, Mean]]:
+    """(data, split, horizon, model) -> mae and rmse."""
     found: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
         if row["what"] == "run":
             found[row["data"], row["split"], row["horizon"], row["model"]].append(row)
     return {
-        key: {of: _mean([row[of] for row in runs]) for of in ("mae", "rmse")}
+        key: {of: Mean.of([row[of] for row in runs]) for of in ("mae", "rmse")}
         for key, runs in found.items()
     }
-
-
-def _mean(values: Sequence[float]) -> tuple[float, float, int]:
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values)
 
 
 def lines(rows: Sequence[Row], split: str, of: str | None = None) -> Iterator[list[str]]:
@@ -54,10 +50,10 @@ def _paper(errors: tuple[float, float], of: str | None) -> str:
     return f"{mae:g} / {rmse:g}" if of is None else f"{mae if of == 'mae' else rmse:.2f} "
 
 
-def _cell(cell: dict[str, tuple[float, float, int]], of: str | None) -> str:
+def _cell(cell: dict[str, Mean], of: str | None) -> str:
     (mae, spread, seeds), (rmse, *_) = cell["mae"], cell["rmse"]
     if of is not None:
-        return f"{cell[of][0]:.3f}"
+        return f"{cell[of].value:.3f}"
     return f"{mae:.3f}" + (f" ± {spread:.3f}" if seeds > 1 else "") + f" / {rmse:.3f}"
 
 
@@ -65,12 +61,10 @@ def markdown(rows: Sequence[Row]) -> str:
     """Both splits, and what was aimed at."""
     parts = []
     for split, title in TITLES.items():
-        table = list(lines(rows, split))
-        if table:
-            head = [f"MAE / RMSE, {title}", *COLUMNS]
-            parts += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-            parts += ["| " + " | ".join(cells) + " |" for cells in table] + [""]
-    seeds = max(cell["mae"][2] for cell in means(rows).values())
+        body = list(lines(rows, split))
+        if body:
+            parts += [table([f"MAE / RMSE, {title}", *COLUMNS], body), ""]
+    seeds = max(cell["mae"].seeds for cell in means(rows).values())
     units = "ETT in its own units, Traffic standardised."
     parts += [f"Mean ± standard deviation over {seeds} seeds. {units}", ""]
     return "\n".join([*parts, promise_table(rows), "", source(rows[-1])])

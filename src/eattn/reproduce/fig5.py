@@ -45,7 +45,7 @@ class Plan:
     positions: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
     prompts: tuple[int, ...] = (1024, 4096, 16384)
     chunk: int = 1024  # tokens of a prompt that are read at once
-    tokens: int = 64  # timed at every position, at least,
+    tokens: int = 96  # timed at every position, at least,
     burst: int = 8  # so many in a row
     dim: int = bert.DIM
     depth: int = bert.DEPTH

@@ -11,6 +11,7 @@ from eattn.train.errors import CheckpointError, TrainingError
 from eattn.train.history import History, Row
 from eattn.train.loop import train
 from eattn.train.optim import make_optimizer
+from eattn.train.parallel import Processes, torchrun
 from eattn.train.plan import Plan
 from eattn.train.seeds import isolated, seed_everything
 from eattn.train.task import Task
@@ -23,6 +24,7 @@ __all__ = [
     "History",
     "ListCases",
     "Plan",
+    "Processes",
     "Row",
     "Task",
     "TensorCases",
@@ -33,5 +35,6 @@ __all__ = [
     "make_optimizer",
     "move",
     "seed_everything",
+    "torchrun",
     "train",
 ]

@@ -20,6 +20,7 @@ from eattn.train.config import TrainConfig
 from eattn.train.errors import TrainingError, advice
 from eattn.train.history import History, Row, Standing
 from eattn.train.optim import make_optimizer
+from eattn.train.parallel import Processes
 from eattn.train.plan import Plan
 from eattn.train.precision import autocast, choose_device, choose_dtype, make_scaler
 from eattn.train.seeds import isolated, rng_state, set_rng_state
@@ -48,6 +49,10 @@ def train(
     console given. A model from `torch.compile` can be trained, and its checkpoints are those of the
     model inside. CUDA has not been run.
 
+    In several processes (`eattn.train.torchrun`) each takes its share of every batch, so that the
+    run is that of one process but for rounding. There `task.loss` must call the model itself, not
+    one of its methods. The first process evaluates, shows, reads and writes checkpoints.
+
     >>> from eattn.train import Task, TensorCases
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
     >>> task = Task(TensorCases(x, 3 * x), lambda model, b: (model(b[0]) - b[1]).square().mean())
@@ -61,8 +66,9 @@ def train(
         raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}")
     if config.patience is not None and task.metric is None:
         raise ValueError("patience needs a task with a metric, which says what is better")
-    with isolated(config.seed):
-        run = _Run(model, task, Plan(len(task.cases), config))
+    processes = Processes.here()
+    with isolated(processes.seed(config.seed)):
+        run = _Run(model, task, Plan(len(task.cases), config), processes)
         try:
             run.go(progress)
         finally:
@@ -74,8 +80,10 @@ def train(
 class _Run:
     """A model, an optimiser, and how far they are."""
 
-    def __init__(self, model: nn.Module, task: Task, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, task: Task, plan: Plan, processes: Processes) -> None:
         self.model, self.task, self.plan, self.config = model, task, plan, plan.config
+        self.processes = processes
+        processes.check(plan.smallest)
         self.device = choose_device(model, self.config.device)
         self.dtype = choose_dtype(self.config.precision, self.device)
         model.to(self.device)
@@ -87,6 +95,7 @@ class _Run:
         folder = self.config.checkpoint
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self._restore()
+        self.called = processes.spread(model)
         self.began = self.saved = time.perf_counter()
         self.before = self.at.seconds
 
@@ -94,7 +103,7 @@ class _Run:
         """From where it stands to the end."""
         if self.at.stopped is None:
             with ExitStack() as stack:
-                seen = views(progress, self.plan, self.at)
+                seen = views(progress, self.plan, self.at) if self.processes.first else []
                 for view in seen:
                     stack.enter_context(closing(view))
                 self._loop(seen)
@@ -122,15 +131,17 @@ class _Run:
         """One batch: its loss, and the norm of its gradients before they were clipped."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        batch = move(self.task.cases.collate(indices), self.device)
+        mine = self.processes.share(indices)
+        batch = move(self.task.cases.collate(mine), self.device)
         self.optimizer.zero_grad()
         with autocast(self.device, self.dtype):
-            loss, weight = self.task.loss_and_weight(self.model, batch, len(indices))
-        self.scaler.scale(loss).backward()
+            loss, weight = self.task.loss_and_weight(self.called, batch, len(mine))
+        share, loss, weight = self.processes.weigh(loss, weight)
+        self.scaler.scale(share).backward()
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.config.clip is None else self.config.clip
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        value, size = self._check_finite(loss.detach(), norm, batch, lr)
+        value, size = self._check_finite(loss, norm, batch, lr)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.at.step += 1
@@ -165,7 +176,8 @@ class _Run:
         self.model.eval()
         # Its random numbers are its own: judging a model must not change what it learns next.
         with isolated(), torch.no_grad(), autocast(self.device, self.dtype):
-            metrics = task.metrics(self.model)
+            metrics = task.metrics(self.model) if self.processes.first else {}
+        metrics = self.processes.tell(metrics)
         self.model.train()
         loss = at.loss_sum / at.weight if at.weight else math.nan
         row = Row(self.plan.epoch(at.step - 1) + 1, at.step, lr, loss, self._seconds(), metrics)
@@ -201,9 +213,14 @@ class _Run:
             or (seconds is not None and time.perf_counter() - self.saved >= seconds)
             or (every is None and seconds is None and evaluated)
         )
+        if seconds is not None:
+            due = self.processes.tell(due)  # no two clocks are the same
         if self.checkpoint is None or not due:
             return
         self._seconds()
+        mine, *others = self.processes.gather(rng_state())
+        if not self.processes.first:
+            return
         self.checkpoint.save(
             {
                 "run": self._description(),
@@ -212,15 +229,19 @@ class _Run:
                 "best": self.best,
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
-                "rng": rng_state(),
+                "rng": mine,
+                "others": others,  # random numbers of the other processes
             }
         )
         self.saved = time.perf_counter()
 
     def _restore(self) -> None:
         """Stand where the last checkpoint does, if there is one, and it is of this run."""
-        saved = None if self.checkpoint is None else self.checkpoint.load()
-        if self.checkpoint is None or saved is None:
+        if self.checkpoint is None:
+            return
+        # The first process reads for all: no two may stand at different steps.
+        saved = self.processes.tell(self.checkpoint.load() if self.processes.first else None)
+        if saved is None:
             return
         self.checkpoint.check(saved["run"], self._description())
         self.at = Standing.read(saved["standing"])
@@ -228,7 +249,9 @@ class _Run:
         self.inner.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
-        set_rng_state(saved["rng"])
+        numbers = [saved["rng"], *saved.get("others", ())]
+        if self.processes.rank < len(numbers):  # there may have been fewer
+            set_rng_state(numbers[self.processes.rank])
 
     def _description(self) -> dict[str, dict[str, Any]]:
         """What a run must share with the one it continues."""

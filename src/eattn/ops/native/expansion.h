@@ -8,7 +8,7 @@
 //   weight(k, m)    what a key is multiplied by at shift m, beside the functions
 //   slope(k)        d/dk log of that and of all the functions' common factor
 //   kLift           a power of two that the backward's sums are kept times
-//   kTiny           a den up to this is of keys too far away to have a gradient
+//   kTiny           a den no larger than this is of keys too far away to have a gradient
 //   add, add_scaled f_n at a key, at a query, join the sums
 //   read            sum_n c_n f_n(p) s_n, and its derivative without that of the common factor
 #pragma once

@@ -86,7 +86,7 @@ template <class E> struct Tiles {
 
   // What a query has to say to the reverse sums.
   static INLINE V adjoint(V gy, V den) {
-    return select(den <= E::kTiny, V{}, gy * E::kLift / den);
+    return select(abs(den) <= E::kTiny, V{}, gy * E::kLift / den);
   }
 
   static INLINE V query_gradient(const Reading &o, V y, V a) {

@@ -7,11 +7,13 @@ from eattn.report.html.sections import (
     fig3,
     fig4,
     fig5,
+    lm,
     op,
+    recall,
     table1,
     table3,
     table4,
 )
 
-MODULES = (fig1, fig3, table1, table3, table4, fig4, fig5, faithful, op, block)
+MODULES = (fig1, fig3, table1, table3, table4, fig4, fig5, faithful, lm, recall, op, block)
 SECTIONS = tuple(module.SECTION for module in MODULES)

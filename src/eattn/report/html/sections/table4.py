@@ -80,7 +80,7 @@ SECTION = Section(
     title="Table 4: forecasting",
     intro="Six values in, 6 and 12 steps ahead, token by token through the state; beside the"
     " mixers the last value again and gradient-boosted trees. Windows dealt out at random leak, as"
-    " neighbours share rows; they are shown because the paper’s levels look like it.",
+    " neighbours share rows; they are shown because the paper’s level on Traffic looks like it.",
     command="eattn reproduce table4",
     paper=("EA-2 falls behind; EA-6 is equal to SA or better in every cell.",),
     draw=draw,

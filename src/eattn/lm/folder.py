@@ -1,0 +1,151 @@
+"""A language model as a folder: what `save_pretrained` writes, and how it came about.
+
+While it is being trained the folder holds `checkpoint`, from which the same command goes on.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from eattn.data.text import Text
+from eattn.hf import EAForCausalLM
+from eattn.lm.settings import Settings
+from eattn.lm.training import Learnt, make_tokenizer
+from eattn.train import Checkpoint, CheckpointError
+
+CHECKPOINT, HISTORY, CONFIG = "checkpoint", "training.json", "config.json"
+SETTINGS, TOKENIZER, FRESH = "settings.json", "tokenizer", "model"
+PARTS = (CONFIG, "generation_config.json", "model*.safetensors*", HISTORY, "tokenizer*.json")
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """That a model may be written there: before a long training, so that it is not for nothing."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}")
+    held = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    if other := [name for name in held if name != CHECKPOINT and not _is_part(name)]:
+        raise ValueError(f"{out} holds {other[0]}, which is no part of a model: choose another")
+    if CONFIG in held and not force:
+        raise ValueError(f"{out} holds a model already: --force overwrites it")
+
+
+def goes_on(out: Path, text: Text, settings: Settings, *, force: bool) -> bool:
+    """Whether a checkpoint there is of this very run; one of another is refused without `force`."""
+    path = out / CHECKPOINT / SETTINGS
+    if not path.exists():
+        return False
+    try:
+        Checkpoint(path.parent).check({"run": _read(path)}, {"run": _deciding(text, settings)})
+    except CheckpointError as error:
+        if not force:
+            raise ValueError(f"{error}; --force starts anew") from None
+        return False
+    return True
+
+
+def begin(out: Path, text: Text, settings: Settings) -> None:
+    """Make the checkpoint folder of a run, with its tokenizer, in the place of any other."""
+    folder = out / CHECKPOINT
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    make_tokenizer(text, settings).save_pretrained(folder / TOKENIZER)
+    _write(folder / SETTINGS, _deciding(text, settings))  # last: without it nothing was begun
+
+
+def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a run that was begun."""
+    return PreTrainedTokenizerFast.from_pretrained(folder / TOKENIZER)
+
+
+def save(learnt: Learnt, out: Path, text: Text, settings: Settings) -> None:
+    """Write the model, its tokenizer and its history; a checkpoint there has served its time.
+
+    All is written beside and then moved: a kill leaves the old model, or a checkpoint that has
+    only this left to do.
+    """
+    fresh = out / CHECKPOINT / FRESH
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    with _quiet():
+        learnt.model.save_pretrained(fresh)
+    learnt.tokenizer.save_pretrained(fresh)
+    points = [asdict(point) for point in learnt.points]
+    held_out = [document.name for document in text.held_out]
+    about = {"settings": _deciding(text, settings), "held_out": held_out, "points": points}
+    _write(fresh / HISTORY, about)
+    for old in [path for path in out.iterdir() if _is_part(path.name)]:
+        old.unlink()
+    for path in sorted(fresh.iterdir(), key=lambda path: path.name == CONFIG):  # it comes last
+        os.replace(path, out / path.name)
+    shutil.rmtree(out / CHECKPOINT)
+
+
+def load(folder: Path) -> tuple[EAForCausalLM, Any]:
+    """A saved model and its tokenizer, which must fit each other."""
+    if not folder.is_dir():
+        what = "got a file" if folder.exists() else "there is none"
+        raise ValueError(f"{folder} must be the folder of a saved model, {what}")
+    if not (folder / CONFIG).is_file():
+        begun = (folder / CHECKPOINT).is_dir()
+        why = "it is still being trained" if begun else f"it has no {CONFIG}"
+        raise ValueError(f"{folder} holds no saved model: {why}")
+    kind = _read(folder / CONFIG).get("model_type")
+    if kind != EAForCausalLM.config_class.model_type:
+        raise ValueError(f"{folder} holds a model of type {kind!r}, not a language model of eattn")
+    if not (folder / "tokenizer.json").is_file():
+        raise ValueError(f"{folder} holds no tokenizer: it has no tokenizer.json")
+    with _quiet():
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if len(tokenizer) > model.config.vocab_size:
+        raise ValueError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model vocab_size ="
+            f" {model.config.vocab_size}: they do not belong together"
+        )
+    return model, tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's own progress bars."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _is_part(name: str) -> bool:
+    return any(fnmatch(name, part) for part in PARTS)
+
+
+def _deciding(text: Text, settings: Settings) -> dict[str, Any]:
+    """All that decides what a run gives."""
+    return asdict(settings) | {"text": text.fingerprint}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged, no JSON object")
+    return found
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,52 @@
+"""From files to a folder with a model: what `eattn lm train` does, in one process or several."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from eattn.data.text import Text, load_text
+from eattn.lm import folder
+from eattn.lm.settings import Settings
+from eattn.lm.training import Learnt, learn
+from eattn.train import torchrun
+
+EVERY = 30.0  # seconds between checkpoints
+
+
+def run(
+    files: Sequence[Path],
+    out: Path,
+    settings: Settings,
+    *,
+    force: bool = False,
+    device: str = "auto",
+    tensorboard: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> tuple[Learnt, Text] | None:
+    """Train on these files, or the standard library, and write out; a cut off run goes on.
+
+    None in all processes but the first.
+    """
+    folder.check_free(out, force=force)
+    with torchrun() as processes:
+        text = load_text(files)
+        going = folder.goes_on(out, text, settings, force=force)
+        processes.wait()  # all have looked before one writes
+        if processes.first and not going:
+            folder.begin(out, text, settings)
+        processes.wait()
+        checkpoint = out / folder.CHECKPOINT
+        learnt = learn(
+            text,
+            settings,
+            tokenizer=folder.tokenizer_of(checkpoint),
+            progress=progress,
+            device=device,
+            tensorboard=tensorboard,
+            checkpoint=checkpoint,
+            checkpoint_seconds=EVERY,
+        )
+        if processes.first:
+            folder.save(learnt, out, text, settings)
+        processes.wait()
+        return (learnt, text) if processes.first else None

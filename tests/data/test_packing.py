@@ -1,0 +1,58 @@
+"""Packing: every token is read once and predicted once, within its own document."""
+
+import numpy as np
+import pytest
+
+from eattn.data.packing import Packed
+
+END = 99
+DOCUMENTS = [[1, 2, 3, 4, 5], [6], [], [7, 8], list(range(10, 24))]
+
+
+def packed(length: int = 4) -> Packed:
+    return Packed(DOCUMENTS, length=length, end=END)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
+def test_rows_in_order_are_the_documents_and_no_padding(length):
+    rows = packed(length)
+    whole = [token for document in DOCUMENTS for token in (END, *document)]
+    found = rows.rows(range(len(rows)))
+    assert found.tokens.tolist() == whole
+    assert found.labels.tolist() == [*whole[1:], END]
+    assert rows.tokens == len(whole)
+    assert len(rows) == -(-len(whole) // length)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
+def test_a_sequence_begins_at_each_row_and_at_each_document_and_nowhere_else(length):
+    rows = packed(length)
+    every = rows.rows(range(len(rows)))
+    documents = np.flatnonzero(every.tokens == END)
+    expected = sorted({*range(0, rows.tokens, length), *documents.tolist(), rows.tokens})
+    assert every.cu_seqlens.tolist() == expected
+    assert every.cu_seqlens.dtype == np.int32
+
+
+def test_rows_may_come_in_any_order():
+    rows = packed()
+    found = rows.rows([2, 6, 0])  # the last one, 6, is short
+    alone = [rows.rows([n]) for n in (2, 6, 0)]
+    assert found.tokens.tolist() == np.concatenate([row.tokens for row in alone]).tolist()
+    assert found.labels.tolist() == np.concatenate([row.labels for row in alone]).tolist()
+    lengths = [length for row in alone for length in np.diff(row.cu_seqlens)]
+    assert np.diff(found.cu_seqlens).tolist() == lengths
+    assert len(rows.rows([6]).tokens) == 3
+
+
+def test_a_text_is_held_in_as_few_bytes_as_its_tokens_allow():
+    assert packed().stream.dtype == np.uint8
+    assert Packed([[1]], length=2, end=256).stream.dtype == np.uint16
+    assert Packed([[70_000]], length=2, end=256).stream.dtype == np.uint32
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+        Packed([[1]], length=0, end=0)
+    with pytest.raises(ValueError, match="documents must not be empty"):
+        Packed([], length=4, end=0)

@@ -1,0 +1,128 @@
+"""Text: documents as they are, none twice, some held out, and always the same ones."""
+
+import gzip
+
+import pytest
+
+from eattn.data.text import Document, load_text, read_files, split, standard_library
+
+
+def documents(count: int = 40) -> list[Document]:
+    return [Document(f"{n}.txt", f"document {n} ".encode() * (5 + n % 7)) for n in range(count)]
+
+
+def size(part) -> int:
+    return sum(len(document.content) for document in part)
+
+
+# ---- where it comes from -------------------------------------------------------------------------
+
+
+def test_the_standard_library_is_read_in_order_without_what_not_all_have():
+    found = standard_library()
+    names = [document.name for document in found]
+    assert {"ast.py", "asyncio/events.py", "json/decoder.py"} <= set(names)
+    assert names == sorted(names, key=lambda name: name.split("/"))
+    apart = {"test", "tests", "site-packages", "dist-packages", "idlelib", "encodings"}
+    assert not [name for name in names if apart & set(name.split("/"))]
+    assert not [name for name in names if name.startswith("_sysconfigdata")]
+    assert size(found) > 3_000_000
+    assert all(document.content.decode() is not None for document in found)
+    assert found == standard_library()
+
+
+def test_without_sources_it_says_what_to_do(tmp_path):
+    (tmp_path / "few.py").write_text("pass")
+    with pytest.raises(ValueError, match=r"not in .* \(1 files\): give text of your own, --text"):
+        standard_library(tmp_path)
+
+
+def test_files_are_documents_and_a_folder_stands_for_all_in_it(tmp_path):
+    (tmp_path / "b.txt").write_bytes(b"\xff\x00 any bytes")
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    (tmp_path / "folder" / "z.txt").write_text("last")
+    (tmp_path / "folder" / "deep" / "a.txt.gz").write_bytes(gzip.compress(b"first"))
+    found = read_files([tmp_path / "b.txt", tmp_path / "folder"])
+    assert [document.content for document in found] == [b"\xff\x00 any bytes", b"first", b"last"]
+    assert found[1].name.endswith("a.txt.gz")
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nothing.txt").touch()
+    with pytest.raises(ValueError, match=r"there is none at .*gone.txt"):
+        read_files([tmp_path / "gone.txt"])
+    with pytest.raises(ValueError, match=r"the folder .*empty has none"):
+        read_files([tmp_path / "empty"])
+    with pytest.raises(ValueError, match=r"nothing but empty files: .*nothing.txt"):
+        read_files([tmp_path / "nothing.txt"])
+
+
+# ---- what is held out ----------------------------------------------------------------------------
+
+
+def test_about_the_share_of_bytes_is_held_out_and_every_document_is_somewhere():
+    every = documents()
+    text = split(every, share=0.2)
+    assert 0.1 < size(text.held_out) / size(every) <= 0.2
+    assert sorted(text.learnt + text.held_out) == sorted(every)
+    order = {document: place for place, document in enumerate(every)}
+    for part in (text.learnt, text.held_out):
+        assert [order[document] for document in part] == sorted(order[d] for d in part)
+
+
+def test_the_choice_depends_on_what_documents_say_and_on_nothing_else():
+    text = split(documents())
+    moved = [Document(f"elsewhere/{name}", content) for name, content in reversed(documents())]
+    other = split(moved)
+    assert {d.content for d in other.held_out} == {d.content for d in text.held_out}
+    assert split(documents()) == text
+    assert split(documents()).fingerprint == text.fingerprint
+    assert split(documents(41)).fingerprint != text.fingerprint
+    assert other.fingerprint != text.fingerprint  # another order is another run
+
+
+def test_copies_and_empty_documents_are_left_out():
+    copies = [Document(f"copy {name}", content) for name, content in documents()]
+    text = split([*documents(), *copies, Document("empty", b"")])
+    assert text == split(documents())
+
+
+def test_one_long_document_is_never_all_that_is_held_out():
+    long = Document("long", b"long " * 10_000)
+    text = split([*documents(), long], share=0.05)
+    assert long in text.learnt
+    assert len(text.held_out) > 3
+
+
+def test_of_two_documents_the_shorter_one_is_held_out():
+    text = split([Document("a", b"longer one"), Document("b", b"short")])
+    assert [d.name for d in text.learnt] == ["a"]
+    assert [d.name for d in text.held_out] == ["b"]
+
+
+def test_of_a_single_document_the_last_lines_are_held_out():
+    book = Document("book", b"".join(b"line %d\n" % n for n in range(100)))
+    text = split([book, book])
+    assert text.learnt[0].content + text.held_out[0].content == book.content
+    assert text.held_out[0].content.startswith(b"line 9")
+    assert 0.03 < size(text.held_out) / len(book.content) < 0.08
+    assert size(split([Document("a", b"ab")]).held_out) == 1  # no lines to cut at
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="no document with anything in it"):
+        split([Document("a", b"")])
+    with pytest.raises(ValueError, match="a has a single byte"):
+        split([Document("a", b"x")])
+    with pytest.raises(ValueError, match=r"share must be above 0 and below 1, got 1.0"):
+        split(documents(), share=1.0)
+
+
+def test_files_or_the_library(tmp_path):
+    for name, content in documents():
+        (tmp_path / name).write_bytes(content)
+    assert len(load_text([tmp_path]).learnt) < 40
+    text = load_text()
+    assert "ast.py" in {document.name for document in text.learnt + text.held_out}
+    assert 0.03 < size(text.held_out) / size(text.learnt + text.held_out) <= 0.05
