@@ -14,9 +14,12 @@ from eattn import export
 from eattn.hf import EACache, EAForMaskedLM
 
 # The defaults with a series; and all that is not the default, with a quadrature.
+LONGEST = 1200
 MODELS = {
     "ea-2": {},
-    "ea-q7": dict(mixer="ea-q7+norm+center", norm="post", max_position_embeddings=1200),
+    "ea-q7": dict(
+        mixer="ea-q7+norm+center+bandwidth", norm="post", max_position_embeddings=LONGEST
+    ),
 }
 
 
@@ -28,7 +31,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def sequence(model, tmp_path_factory):
-    """ONNX for one of them alone: it takes long. tests/export/test_forecaster.py has the other."""
+    """ONNX for one of them: tests/export/test_forecaster.py and test_folder.py have the other."""
     onnx = model.config.mixer != "ea-2"
     return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"), onnx=onnx)
 
@@ -72,20 +75,17 @@ def test_a_padded_row_gives_what_it_gives_alone_and_goes_on(model, sequence, ste
             assert_close(after["logits"][i], want[-1], **CLOSE)
 
 
-def test_a_thousand_steps_are_the_models_own(model, step):
-    tokens, cache = ids(2, 1000), EACache(1)
-    found = {form: {"state": step.graph.empty(2)} for form in step.forms}
-    for t in range(1000):
-        with torch.no_grad():
-            want = model(tokens[:, t : t + 1], past_key_values=cache).logits[:, 0]
-        for form, last in found.items():
-            out = form(tokens[:, t], last["state"])
-            last["state"] = state_of(out)
-            assert_close(out["logits"], want, **CLOSE)
-    kept = step.graph.module._named(cache)
-    for last in found.values():
-        assert_same(last["state"], kept)
-        assert last["state"]["seen"].tolist() == [1000, 1000]
+@pytest.mark.parametrize(("form", "steps"), [("onnx", 1000), ("torch", 20)])
+def test_steps_with_the_state_carried_give_what_the_model_gives(model, step, form, steps):
+    tokens, cache, state = ids(2, steps), EACache(1), step.graph.empty(2)
+    with torch.no_grad():
+        want = model(tokens, past_key_values=cache).logits
+    for t in range(steps):
+        out = getattr(step, form)(tokens[:, t], state)
+        assert_close(out["logits"], want[:, t], **CLOSE)
+        state = state_of(out)
+    assert_same(state, step.graph.module._named(cache))
+    assert state["seen"].tolist() == [steps, steps]
 
 
 def test_exact_attention_has_a_sequence_and_no_step(tmp_path):

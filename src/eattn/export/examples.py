@@ -178,9 +178,19 @@ def read(ids):
     return {"input_ids": array([ids], "int64"), "attention_mask": array([[1] * len(ids)], "int64")}
 
 
+def text(ids):
+    """What tokens say if they spell bytes, as tokens.json has it; else their numbers."""
+    if not (HERE / "tokens.json").exists():
+        return " ".join(map(str, ids))
+    tokens = json.loads((HERE / "tokens.json").read_text(encoding="utf-8"))
+    spelled = "".join(tokens[i] for i in ids if i < len(tokens))  # a character for each byte
+    return spelled.encode("latin-1").decode("utf-8", "replace")
+
+
 if __name__ == "__main__":
-    # Tokens are numbers here; what they stand for says the tokenizer, tokenizer.json if it is here.
-    print(*generate(ABOUT["example"]["input_ids"], ABOUT["example"]["tokens"]))
+    # Put tokens of your own here: tokenizer.json, if it is here, is read by `tokenizers`.
+    prompt = ABOUT["example"]["input_ids"]
+    print(text(prompt + generate(prompt, ABOUT["example"]["tokens"])))
 '''
 
 LANGUAGE_STEPS = '''
@@ -189,7 +199,7 @@ def generate(prompt, tokens):
     """The prompt at once, then one step for each token: the state has one size for ever."""
     out, step = opened("sequence")(read(prompt)), opened("step")
     found = [out["logits"][0, -1].argmax().item()]  # greedy
-    while len(found) < tokens and found[-1] != ABOUT["eos_token_id"]:
+    while len(found) < tokens and found[-1] not in ABOUT["eos_token_ids"]:
         inputs = {name[5:]: x for name, x in out.items() if name.startswith("next.")}
         inputs["input_ids"] = array([found[-1]], "int64")
         out = step(inputs)
@@ -202,7 +212,7 @@ LANGUAGE_WHOLE = '''
 def generate(prompt, tokens):
     """All tokens again for each one: this model has no state of one size."""
     sequence, found = opened("sequence"), []
-    while len(found) < tokens and (not found or found[-1] != ABOUT["eos_token_id"]):
+    while len(found) < tokens and (not found or found[-1] not in ABOUT["eos_token_ids"]):
         logits = sequence(read(prompt + found))["logits"]
         found.append(logits[0, -1].argmax().item())  # greedy
     return found

@@ -11,9 +11,9 @@ from eattn.models import Forecaster, SequenceClassifier
 from eattn.nn.embedding import FIELDS
 from eattn.timeseries import arrays, store
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, SPELLING = "config.json", "tokenizer.json", "tokens.json"
 TRIED = 48  # values of a series to try a forecaster on, where it does not read a fixed number
-PROMPT = "def "  # to try a language model on
+PROMPT, TOKENS = "def ", 64  # to try a language model on, and how many it adds
 LANGUAGE = "EAForCausalLM"
 Facts = dict[str, Any]
 
@@ -46,10 +46,16 @@ def facts_of(source: Any) -> Facts:
     )
 
 
-def tokenizer_of(source: Any) -> Path | None:
-    """The file beside the weights of a language model that was loaded."""
-    path = Path(getattr(source, "name_or_path", "") or "") / TOKENIZER
-    return path if path.is_file() else None
+def write_tokenizer(model: Any, folder: Path) -> None:
+    """That of a language model, and the bytes its tokens spell, a character for each."""
+    from eattn.lm.tokens import spelling
+
+    tokenizer = _tokenizer(model)
+    tokenizer.backend_tokenizer.save(str(folder / TOKENIZER))
+    spelled = spelling(tokenizer)
+    if spelled is not None:
+        text = json.dumps([token.decode("latin-1") for token in spelled])
+        (folder / SPELLING).write_text(text + "\n", encoding="utf-8")
 
 
 def _classifier(fitted: Any) -> Facts:
@@ -94,20 +100,31 @@ def _forecaster(fitted: Any) -> Facts:
 
 
 def _language(model: Any) -> Facts:
-    config = model.config
-    tokenizer = tokenizer_of(model)
-    ids = [] if tokenizer is None else _encoded(tokenizer, PROMPT)
-    ids = [token for token in ids if token < config.vocab_size] or [_some_token(config)]
+    config, tokenizer = model.config, _tokenizer(model)
+    prompt = [] if tokenizer is None else tokenizer(PROMPT)["input_ids"]
+    prompt, longest = prompt or [_some_token(config)], config.max_position_embeddings
+    room = TOKENS if longest is None else longest - len(prompt) + 1  # the last is not read
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     return {
         "mixer": config.mixer,
         "vocab_size": config.vocab_size,
         "bos_token_id": config.bos_token_id,
-        "eos_token_id": config.eos_token_id,
+        "eos_token_ids": [end for end in ends if end is not None],
         "pad_token_id": config.pad_token_id,
-        "longest": config.max_position_embeddings,
+        "longest": longest,
         "tokenizer": None if tokenizer is None else TOKENIZER,
-        "example": {"input_ids": ids, "tokens": 20},
+        "example": {"input_ids": prompt[:longest], "tokens": max(1, min(TOKENS, room))},
     }
+
+
+def _tokenizer(model: Any) -> Any:
+    """The one beside the weights of a language model that was loaded, if there is one."""
+    from eattn.lm.folder import fitting_tokenizer
+
+    folder = model.name_or_path
+    if not folder or not (Path(folder) / TOKENIZER).is_file():
+        return None
+    return fitting_tokenizer(Path(folder), model)
 
 
 def _some_token(config: Any) -> int:
@@ -116,13 +133,6 @@ def _some_token(config: Any) -> int:
         return int(config.bos_token_id)
     special = (config.pad_token_id, config.eos_token_id)
     return next((token for token in range(config.vocab_size) if token not in special), 0)
-
-
-def _encoded(tokenizer: Path, text: str) -> list[int]:
-    from tokenizers import Tokenizer
-
-    ids: list[int] = Tokenizer.from_file(str(tokenizer)).encode(text).ids
-    return ids
 
 
 def _config(folder: Path) -> Facts | None:
@@ -136,6 +146,7 @@ def _config(folder: Path) -> Facts | None:
 
 def _language_model(folder: Path, told: Facts) -> Any:
     from eattn.hf import EAConfig, EAForCausalLM
+    from eattn.lm.folder import quiet
 
     kind = (told.get("architectures") or [LANGUAGE])[0]
     if told["model_type"] != EAConfig.model_type or kind != LANGUAGE:
@@ -144,9 +155,10 @@ def _language_model(folder: Path, told: Facts) -> Any:
             f" {LANGUAGE} of eattn can be exported"
         )
     try:
-        model, report = EAForCausalLM.from_pretrained(
-            folder, local_files_only=True, output_loading_info=True
-        )
+        with quiet():
+            model, report = EAForCausalLM.from_pretrained(
+                folder, local_files_only=True, output_loading_info=True
+            )
     except (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise store.ModelError(f"{folder} holds no model that can be read: {reason}") from error

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,11 @@ FILES = (
     ABOUT,
     EXAMPLE,
     facts.TOKENIZER,
+    facts.SPELLING,
     *(name + ending for name in NAMES for ending in (".onnx", ".onnx.data", ".pt2")),
 )
 SIZES = ((1, 1), (2, 7), (3, 130))  # batches and lengths to try: none is the one that is traced
+STEPS = 8  # to try, each from the state after the last
 TOLERANCE = 1e-4
 
 
@@ -70,9 +71,8 @@ def save(
         for graph in graphs:
             tell(f"tracing the {graph.name}")
             told["graphs"][graph.name] = _write(graph, fresh, format)
-        tokenizer = facts.tokenizer_of(model)
-        if tokenizer is not None:
-            shutil.copy(tokenizer, fresh / facts.TOKENIZER)
+        if told.get("tokenizer"):
+            facts.write_tokenizer(model, fresh)
         text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False, default=str)
         (fresh / ABOUT).write_text(text + "\n", encoding="utf-8")
         script = examples.script(told["kind"], format, recurrent=len(graphs) > 1)
@@ -95,7 +95,7 @@ def _write(graph: Graph, folder: Path, format: str) -> dict[str, Any]:
     return {
         "file": path.name,
         "shortest": graph.shortest,
-        "longest": graph.longest,
+        "longest": graph.longest if graph.continues else graph.reach,
         "difference": float(f"{difference:.1e}"),
         "inputs": [_described(inputs[n]) | {"state": n in state} for n in graph.input_names],
         "outputs": [
@@ -128,11 +128,15 @@ def _torch_runner(graph: Graph, path: Path) -> Runner:
 
 def _checked(graph: Graph, run: Runner) -> float:
     """The largest difference of what a graph gives from what the model gives; not above 1e-4."""
-    found = []
+    found, steps = [], min(STEPS, graph.reach) if graph.continues else 1
     for B, L in SIZES:
         arguments = graph.example(B, L)
-        outputs, expected = run(arguments), graph(*arguments)
-        found += [_difference(outputs[name], x) for name, x in expected.items()]
+        for _ in range(steps):
+            outputs, expected = run(arguments), graph(*arguments)
+            if bool(expected[graph.output.name].isnan().any()):
+                raise ValueError("the model gives NaN, and is not exported: training diverged?")
+            found += [_difference(outputs[name], x) for name, x in expected.items()]
+            arguments = graph.going_on(arguments, outputs)
     largest = float(torch.stack(found).max())  # NaN, if any is
     if not largest <= TOLERANCE:
         raise RuntimeError(

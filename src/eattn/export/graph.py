@@ -63,7 +63,12 @@ class Graph:
     state: tuple[Port, ...] = ()
     continues: bool = False
     shortest: int = 1  # tokens; what is shorter is to be padded
-    longest: int | None = None  # also of all steps together; None: any number
+    longest: int | None = None  # of all steps together, and of a sequence; None: see `reach`
+
+    @property
+    def reach(self) -> int:
+        """The longest sequence that can be read at once; steps have no such limit of their own."""
+        return LONGEST if self.longest is None else self.longest
 
     @property
     def input_names(self) -> list[str]:
@@ -98,7 +103,9 @@ class Graph:
 
     def torch(self) -> ExportedProgram:
         """The graph as torch.export has it, for any batch and length."""
-        longest = LONGEST if self.longest is None else self.longest
+        if not hasattr(torch.compiler, "is_exporting"):
+            raise RuntimeError(f"to export needs torch >= 2.7, got {torch.__version__}")
+        longest = self.reach
         if longest <= self.shortest:
             least = self.shortest + 1
             raise ValueError(
@@ -120,15 +127,6 @@ class Graph:
                 dynamic_shapes=tuple(self._placed(tokens, state)),
                 strict=False,
             )
-
-    def _length(self) -> Any:
-        longest = LONGEST if self.longest is None else self.longest
-        if longest <= self.shortest:
-            least = self.shortest + 1
-            raise ValueError(
-                f"max_len must be at least {least} to export any length, got {longest}"
-            )
-        return Dim("length", min=self.shortest, max=longest)
 
     def onnx(self, program: ExportedProgram | None = None) -> Any:
         """The graph as a `torch.onnx.ONNXProgram`, whose `save` writes a file.
@@ -154,6 +152,11 @@ class Graph:
         """What the module or its program returned, by the names of the outputs."""
         y, state = result if self.state else (result, {})
         return {self.output.name: y} | {NEXT + name: x for name, x in state.items()}
+
+    def going_on(self, arguments: Arguments, outputs: dict[str, Tensor]) -> Arguments:
+        """The same arguments, but for the state, which is the one after these outputs."""
+        state = {port.name: outputs[NEXT + port.name] for port in self.state}
+        return [state if isinstance(x, dict) else x for x in arguments]
 
     def fed(self, arguments: Arguments) -> dict[str, Any]:
         """The same arguments as onnxruntime wants them: arrays by name."""

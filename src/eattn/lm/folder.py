@@ -75,7 +75,7 @@ def save(learnt: Learnt, out: Path, text: Text, settings: Settings) -> None:
     fresh = out / CHECKPOINT / FRESH
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    with _quiet():
+    with quiet():
         learnt.model.save_pretrained(fresh)
     learnt.tokenizer.save_pretrained(fresh)
     points = [asdict(point) for point in learnt.points]
@@ -103,19 +103,24 @@ def load(folder: Path) -> tuple[EAForCausalLM, Any]:
         raise ValueError(f"{folder} holds a model of type {kind!r}, not a language model of eattn")
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(f"{folder} holds no tokenizer: it has no tokenizer.json")
-    with _quiet():
+    with quiet():
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    return model, fitting_tokenizer(folder, model)
+
+
+def fitting_tokenizer(folder: Path, model: EAForCausalLM) -> Any:
+    """The tokenizer that was saved with a model."""
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model vocab_size ="
             f" {model.config.vocab_size}: they do not belong together"
         )
-    return model, tokenizer
+    return tokenizer
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the library's own progress bars."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

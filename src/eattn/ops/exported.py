@@ -1,7 +1,4 @@
-"""EA-series for torch.export: plain operators, and no loop that depends on L, which is a symbol.
-
-Doublings take the place of loops: after r of them a position holds the sum of its last 2^r.
-"""
+"""EA-series for torch.export: plain operators, and no loop that depends on L, which is a symbol."""
 
 import torch
 from torch import Tensor
@@ -32,7 +29,8 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
     q, k, v = (x.to(start.dtype) for x in (q, k, v))
     # One token sees itself and the state, whether causal or not; a symbol is never an int.
     alone = isinstance(k.shape[1], int) and k.shape[1] == 1 and q.shape[1] == 1
-    scan = _scan if causal and not alone else _total
+    causal_scan = _scan if kernel.shifts else _running
+    scan = causal_scan if causal and not alone else _total
     (num, den), sums, last = scan(kernel, q, k, v, hidden, start, shift)
     y = (num / den).masked_fill(den == 0, 0).to(inputs[0].dtype)
     return y, *as_state(sums, last), sums.new_empty(0)
@@ -48,6 +46,25 @@ def _total(
     sums = {n: torch.stack([f * v, f]).sum(2, keepdim=True) for n, f in terms}
     total = _stack(sums) + start * decay(shift, last)
     return kernel.read(*kernel.query(q), total.__getitem__)[0], total, last
+
+
+def _running(
+    kernel: Features, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums that are relative to nothing only grow: one operator for each term."""
+    point, w = kernel.key(k, shift)
+    terms, sums = kernel.terms(point, w.masked_fill(hidden, 0)), {}
+
+    def pair(n: int) -> Tensor:
+        number, f = next(terms)
+        assert number == n, "what is read must come in the order of the terms"
+        x = torch.stack([f * v, f]).cumsum(2) + start[n]
+        sums[n] = x[:, :, -1:]
+        return x
+
+    value = kernel.read(*kernel.query(q), pair)[0]
+    size = kernel.size(k).masked_fill(hidden, far(k.dtype))
+    return value, _stack(sums), torch.minimum(size.amin(1, keepdim=True), shift)
 
 
 def _scan(

@@ -24,6 +24,7 @@ class Features(Protocol):
     """What the scan knows of an expansion."""
 
     c: list[float]
+    shifts: bool  # whether `size` is not 0 for all keys, so that sums are relative to something
     tiny: float  # a den no larger than this is of keys too far away to have a gradient
 
     def size(self, k: Tensor) -> Tensor:
@@ -65,6 +66,8 @@ class Powers:
     max(1, |q|)^-order, which keeps what is read with it from overflow; the cap keeps den from
     underflow in turn.
     """
+
+    shifts = True
 
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
@@ -111,6 +114,8 @@ class Bells:
     central node take the place of an exponential for each. x outside of the grid counts as its
     edge; its gradient is the one there, so that what has wandered out can come back.
     """
+
+    shifts = False
 
     def __init__(self, nodes: int, radius: float, dtype: torch.dtype) -> None:
         self.middle, self.radius = nodes // 2, radius
