@@ -10,7 +10,7 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SMALL = {"hf", "lm", "nn", "models", "train", "timeseries"}
+SMALL = {"export", "hf", "lm", "nn", "models", "train", "timeseries"}
 
 
 @pytest.fixture(scope="module", autouse=True)

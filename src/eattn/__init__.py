@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eattn import data, hf, lm, models, nn, ops, timeseries, train
+    from eattn import data, export, hf, lm, models, nn, ops, timeseries, train
     from eattn.diagnosis import diagnose
     from eattn.ops import (
         Quadrature,
@@ -40,6 +40,7 @@ __all__ = [
     "ea",
     "ea_series",
     "ea_series_step",
+    "export",
     "hf",
     "lm",
     "models",
@@ -50,7 +51,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = ("data", "hf", "lm", "models", "nn", "ops", "timeseries", "train")
+_MODULES = ("data", "export", "hf", "lm", "models", "nn", "ops", "timeseries", "train")
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import eattn
-from eattn.commands import bench, classify, data, diagnose, forecast, lm, report, reproduce
+from eattn.commands import bench, classify, data, diagnose, export, forecast, lm, report, reproduce
 
 app = typer.Typer(
     name="eattn",
@@ -22,6 +22,7 @@ for group in (classify, forecast, lm, data, bench, reproduce):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 app.command("report")(report.report)
 app.command("diagnose")(diagnose.diagnose)
+app.command("export")(export.export)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

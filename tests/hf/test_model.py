@@ -20,7 +20,7 @@ Not here, and why:
 - keep_in_fp32_modules, reverse_loading_mapping: no such modules, no renamed weights.
 - multi_gpu_data_parallel, model_parallelism, cpu_offload, disk_offload: need devices CI lacks.
 - peft, bitsandbytes, quantisation: other packages.
-- torch_export: belongs to exporting.
+- torch_export: in tests/export.
 - save_load_keys_to_ignore_on_save: no key is ignored.
 - model_is_small, num_layers_is_small, model_common_attributes: about the library's own test suite.
 """

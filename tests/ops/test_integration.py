@@ -290,6 +290,27 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state, exp
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+@both
+def test_an_exported_step_scans_nothing(expansion):
+    class Step(torch.nn.Module):
+        def forward(self, q, k, v, s, z, shift):
+            return ea_series_step(q, k, v, State(s, z, shift), expansion=expansion)
+
+    def arguments(B):
+        tokens = (draw(B, 5, seed=i).float() for i in range(3))
+        return *tokens, *(x.float() for x in _earlier(B, expansion))
+
+    shapes = ({0: torch.export.Dim("batch")},) * 6
+    program = torch.export.export(Step(), arguments(3), dynamic_shapes=shapes)
+    names = [str(node.target) for node in program.graph.nodes]
+    assert not any("index_select" in name for name in names)
+    for B in (1, 3, 7):
+        y, state = program.module()(*arguments(B))
+        want, after = Step()(*arguments(B))
+        for got, expected in zip((y, *state), (want, *after), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def _earlier(batch, expansion) -> State:
     from eattn import accumulate
 

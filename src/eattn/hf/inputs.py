@@ -56,7 +56,7 @@ def check_cache(cache: Any, layers: int, rows: int) -> EACache:
         raise ValueError(
             f"past_key_values must have a layer for each of {layers}, got {len(cache.layers)}"
         )
-    if cache.real is not None and len(cache.real) != rows:
+    if cache.real is not None and cache.real.shape[0] != rows:
         raise ValueError(
             f"past_key_values holds {len(cache.real)} rows, and these inputs have {rows};"
             " batch_repeat_interleave or batch_select_indices makes them fit"

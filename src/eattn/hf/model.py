@@ -141,7 +141,7 @@ class EAModel(EAPreTrainedModel):
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
             raise ValueError("cu_seqlens goes without attention_mask and past_key_values")
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
-            cu_seqlens = offsets_of(cu_seqlens, position_ids, len(x))
+            cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache
         x = self._begin(x, position_ids, key_mask, cu_seqlens, cache)
         if output_hidden_states is None:
@@ -196,7 +196,7 @@ class EAModel(EAPreTrainedModel):
         if given is not None:
             if not self.config.causal:
                 raise ValueError("past_key_values needs a causal model: EAConfig(causal=True)")
-            return check_cache(given, len(self.layers), len(x))
+            return check_cache(given, len(self.layers), x.shape[0])
         if (
             not use_cache
             or not self.config.causal

@@ -104,16 +104,22 @@ def load(folder: Path) -> tuple[EAForCausalLM, Any]:
         raise ValueError(f"{folder} holds a model of type {kind!r}, not a language model of eattn")
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(f"{folder} holds no tokenizer: it has no tokenizer.json")
-    model, tokenizer = _load_model(folder), _load_tokenizer(folder)
+    model = load_model(folder)
+    return model, fitting_tokenizer(folder, model)
+
+
+def fitting_tokenizer(folder: Path, model: EAForCausalLM) -> Any:
+    """The tokenizer that was saved with a model."""
+    tokenizer = _load_tokenizer(folder)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model vocab_size ="
             f" {model.config.vocab_size}: they do not belong together"
         )
-    return model, tokenizer
+    return tokenizer
 
 
-def _load_model(folder: Path) -> EAForCausalLM:
+def load_model(folder: Path) -> EAForCausalLM:
     """With all weights from its file, and no other: the library would make up what is not there."""
     options: Any = dict(local_files_only=True, output_loading_info=True)
     try:

@@ -99,7 +99,7 @@ class Forecaster(nn.Module):
         """
         self.embed.check(x, calendar, key_mask)
         if state is not None:
-            self._check_state(state, len(x))
+            self._check_state(state, x.shape[0])
         if key_mask is None:
             y, after = self._run(x, calendar, None, state, return_state)
         else:
@@ -146,9 +146,9 @@ class Forecaster(nn.Module):
             raise ValueError(f"x_t must be [B, {self.channels}], got {got}")
         calendar = calendar_t.unsqueeze(-2) if isinstance(calendar_t, Tensor) else calendar_t
         self.embed.check(x_t.unsqueeze(1), calendar)
-        seen = x_t.new_zeros(len(x_t), dtype=torch.int64)
+        seen = x_t.new_zeros(x_t.shape[0], dtype=torch.int64)
         if state is not None:
-            seen = self._check_state(state, len(x_t)).seen
+            seen = self._check_state(state, x_t.shape[0]).seen
         value = self._tokens(x_t.unsqueeze(1), None if state is None else state.last, seen)
         token = self.embed(value, calendar=calendar, start=seen).squeeze(1)
         y, after = self.encoder.step(token, None if state is None else state.encoder)
@@ -270,8 +270,8 @@ class Forecaster(nn.Module):
     def _check_state(self, state: ForecasterState, rows: int | None = None) -> ForecasterState:
         if not isinstance(state, ForecasterState):
             raise TypeError(f"state must be a ForecasterState, got {type(state).__name__}")
-        if rows is not None and len(state.seen) != rows:
-            raise ValueError(f"state must have {rows} rows like x, got {len(state.seen)}")
+        if rows is not None and state.seen.shape[0] != rows:
+            raise ValueError(f"state must have {rows} rows like x, got {state.seen.shape[0]}")
         return state
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from eattn.nn.block import TransformerConfig
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, TokenEmbedding
-from eattn.nn.mixer import check_bool, real
+from eattn.nn.mixer import check_bool, places, real
 from eattn.ops.checks import check_mask
 
 MAX_LEN = 512  # learned positions where the config does not say how many
@@ -113,11 +113,12 @@ def to_front(
     So neighbours and places are as without padding, wherever it was. key_mask [B, L] becomes the
     mask that then holds.
     """
-    order = (~key_mask).long().argsort(dim=1, stable=True)
-    front = key_mask.gather(1, order)
+    place, count = places(key_mask)
+    front = torch.arange(key_mask.shape[1], device=key_mask.device) < count
 
     def move(series: Tensor) -> Tensor:
-        return real(_take(series, order), front)
+        there = place.unsqueeze(-1).expand_as(series)
+        return real(torch.zeros_like(series).scatter(1, there, series), front)
 
     return front, move(x), None if calendar is None else move(calendar)
 
@@ -136,8 +137,9 @@ def in_patches(
     Real samples are in front, as `to_front` puts them; a last patch is filled up with 0. A token is
     real if its first sample is, and has that one's time.
     """
-    missing = -x.shape[1] % patch
-    tokens = F.pad(x, (0, 0, 0, missing)).unflatten(1, (-1, patch)).flatten(2)
+    B, L, C = x.shape
+    count = (L + patch - 1) // patch
+    tokens = F.pad(x, (0, 0, 0, count * patch - L)).reshape(B, count, patch * C)
     first = slice(None, None, patch)
     return (
         tokens,

@@ -95,7 +95,7 @@ class ElementwiseAttention(Mixer):
             x = self._check(x, key_mask)
         else:
             check_tokens("x", x, "[B, L, D]", self.dim)
-            context = self._check_context(context, key_mask, len(x))
+            context = self._check_context(context, key_mask, x.shape[0])
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
         q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
@@ -125,11 +125,11 @@ class ElementwiseAttention(Mixer):
             return y.squeeze(1), state
         q, k, v = (x.squeeze(1) for x in self.qkv(x_t.unsqueeze(1)))
         if state is not None:
-            check_state(state, len(q), q, self.expansion)
+            check_state(state, q.shape[0], q, self.expansion)
         else:
             wide = torch.promote_types(q.dtype, torch.float32)
             like: Any = dict(device=q.device, dtype=wide)
-            state = State.zeros(len(q), self.dim, expansion=self.expansion, **like)
+            state = State.zeros(q.shape[0], self.dim, expansion=self.expansion, **like)
         y, state = ea_series_step(q, k, v, state, expansion=self.expansion)
         return self.out_proj(y), state
 

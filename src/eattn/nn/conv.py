@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eattn.nn.mixer import Mixer, check_size, check_tokens
+from eattn.nn.mixer import Mixer, check_size, check_tokens, places
 from eattn.nn.states import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
 
@@ -38,12 +38,12 @@ class ShortConv(nn.Module):
         self, x: Tensor, key_mask: Tensor | None = None, last: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         if last is None:
-            last = x.new_zeros(len(x), self.width - 1, self.dim)
+            last = x.new_zeros(x.shape[0], self.width - 1, self.dim)
         if key_mask is None:
             window = torch.cat([last.to(x.dtype), x], 1)
             return self._convolve(x, window), window[:, x.shape[1] :]
         # Real tokens move together at the front, are convolved there, and move back.
-        place, count = _places(key_mask)
+        place, count = places(key_mask)
         there = place.unsqueeze(-1).expand_as(x)
         window = torch.cat([last.to(x.dtype), torch.zeros_like(x).scatter(1, there, x)], 1)
         u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
@@ -115,15 +115,8 @@ class Convolved(Mixer):
             return None, None
         if not isinstance(state, ConvState):
             raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
-        check_shape(state.last, (len(x), self.conv.width - 1, self.dim), "[B, width - 1, D]")
+        check_shape(state.last, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
         return state.last, state.after
-
-
-def _places(key_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each token goes if real ones move to the front [B, L], and how many are real [B, 1]."""
-    real, masked = key_mask.cumsum(1), (~key_mask).cumsum(1)
-    count = key_mask.sum(1, keepdim=True)
-    return torch.where(key_mask, real, count + masked) - 1, count
 
 
 def _tokens_before(L: int, cu_seqlens: Tensor) -> Tensor:

@@ -86,6 +86,13 @@ def real(x: Tensor, key_mask: Tensor) -> Tensor:
     return x.masked_fill(~key_mask.unsqueeze(-1), 0.0)
 
 
+def places(key_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each token goes if real ones move to the front [B, L], and how many are real [B, 1]."""
+    real, masked = key_mask.cumsum(1), (~key_mask).cumsum(1)
+    count = key_mask.sum(1, keepdim=True)
+    return torch.where(key_mask, real, count + masked) - 1, count
+
+
 def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__

@@ -103,7 +103,7 @@ def _check_center(center: Center | None, causal: bool) -> Center | None:
 def _mean(k: Tensor, key_mask: Tensor | None) -> Tensor:
     """Of the real keys, [B, 1, D]; 0 where there is none."""
     if key_mask is None:
-        return k.mean(1, keepdim=True) if k.shape[1] else k.new_zeros(len(k), 1, k.shape[2])
+        return k.mean(1, keepdim=True) if k.shape[1] else k.new_zeros(k.shape[0], 1, k.shape[2])
     real = key_mask.unsqueeze(-1)
     count = real.sum(1, keepdim=True).clamp(min=1)
     return torch.where(real, k, 0.0).sum(1, keepdim=True) / count

@@ -26,10 +26,10 @@ class Recurrence(Mixer):
     def _before(self, x: Tensor, state: Any) -> Tensor:
         """The hidden vector [B, hidden] before x; it starts at 0."""
         if state is None:
-            return x.new_zeros(len(x), self.hidden)
+            return x.new_zeros(x.shape[0], self.hidden)
         if not isinstance(state, Hidden):
             raise TypeError(f"state must be a Hidden, got {type(state).__name__}")
-        check_shape(state.h, (len(x), self.hidden), "[B, D]")
+        check_shape(state.h, (x.shape[0], self.hidden), "[B, D]")
         return state.h
 
 

@@ -1,10 +1,13 @@
 """What the mixers remember while decoding. Each state tells its `nbytes` and can be reordered."""
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+
+from eattn.ops import State
+from eattn.ops.exported import exporting
 
 SMALLEST = 64  # tokens a growing cache has room for at first
 
@@ -111,8 +114,9 @@ class KVCache:
                 f"the cache has room for max_len = {self.max_len} tokens, got token {length}"
             )
         mask = self._mask_with(key_mask, k)
-        if torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, self.keys)):
-            # Autograd forbids writing into what it has saved.
+        saved = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, self.keys))
+        if saved or exporting():
+            # Autograd forbids writing into what it has saved, and a graph has no memory of its own.
             keys, values = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)
             return replace(
                 self, keys=keys, values=values, length=length, mask=mask, written=[length]
@@ -160,6 +164,33 @@ def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
         raise ValueError(
             f"state must hold {axes} = {want} for this x and layer, got {tuple(held.shape)}"
         )
+
+
+def parts(state: Any) -> dict[str, Tensor]:
+    """The tensors of a state by name, for what stores or exports them; `rebuilt` takes them back.
+
+    >>> list(parts(ConvState(torch.zeros(2, 3, 8), State.zeros(2, 8))))
+    ['conv', 's', 'z', 'shift']
+    """
+    if isinstance(state, ConvState):
+        return {"conv": state.last} | parts(state.after)
+    if isinstance(state, KVCache):
+        return {"keys": state.k, "values": state.v}
+    if isinstance(state, State):
+        return state._asdict()
+    return {field.name: getattr(state, field.name) for field in fields(state)}
+
+
+def rebuilt(like: Any, tensors: dict[str, Tensor]) -> Any:
+    """A state of the same kind that holds these."""
+    if isinstance(like, ConvState):
+        after = {name: x for name, x in tensors.items() if name != "conv"}
+        return ConvState(tensors["conv"], rebuilt(like.after, after))
+    if not isinstance(like, KVCache):
+        return type(like)(**tensors)
+    keys, values = tensors["keys"], tensors["values"]
+    length = keys.shape[2]
+    return replace(like, keys=keys, values=values, length=length, mask=None, written=[length])
 
 
 torch.serialization.add_safe_globals([ConvState])  # torch.load(weights_only=True) takes it back

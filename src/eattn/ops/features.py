@@ -25,6 +25,7 @@ class Features(Protocol):
     """What the scan knows of an expansion."""
 
     c: list[float]
+    shifts: bool  # whether `size` is not 0 for all keys, so that sums are relative to something
     tiny: float  # a den no larger than this is of keys too far away to have a gradient
 
     def size(self, k: Tensor) -> Tensor:
@@ -69,6 +70,8 @@ class Powers:
     max(1, |q|)^-order, which keeps what is read with it from overflow; the cap keeps den from
     underflow in turn.
     """
+
+    shifts = True
 
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
@@ -119,6 +122,8 @@ class Bells:
     start would be 0 for |x| > 6.6: that cancels in y for queries, and is taken back from keys. x
     beyond `reach` counts as there, and so does its gradient: what has wandered out can come back.
     """
+
+    shifts = False
 
     def __init__(self, expansion: Quadrature, dtype: torch.dtype) -> None:
         self.middle, self.reach = expansion.nodes // 2, expansion.reach

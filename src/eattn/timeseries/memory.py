@@ -1,7 +1,6 @@
 """What is kept of a series so that it can go on: a state of constant size, or its last values."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any, Protocol, Self
 
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from eattn.models import Forecaster, ForecasterState
 from eattn.nn import EncoderState
-from eattn.nn.states import KVCache
-from eattn.ops import State
+from eattn.nn.states import parts, rebuilt
 from eattn.timeseries.rolling import Reading, read, roll_out
 
 PIECE = 4096  # values read at once: what a pass needs must not grow with the history
@@ -172,7 +170,7 @@ def _named(reading: Reading) -> Named:
     own = {f"state.{n}": x for n, x in state._asdict().items() if n != "encoder"}
     named = {"last": reading.last} | own
     for number, layer in enumerate(state.encoder.layers):
-        named |= {f"{number}.{name}": x for name, x in _parts(layer).items()}
+        named |= {f"{number}.{name}": x for name, x in parts(layer).items()}
     return named
 
 
@@ -181,7 +179,7 @@ def _like(example: Reading, named: Named) -> Reading:
     layers = []
     for number, layer in enumerate(example.state.encoder.layers):
         own = {n.partition(".")[2]: x for n, x in named.items() if n.startswith(f"{number}.")}
-        layers.append(_rebuilt(layer, own))
+        layers.append(rebuilt(layer, own))
     own = {n.removeprefix("state."): x for n, x in named.items() if n.startswith("state.")}
     return Reading(ForecasterState(EncoderState(tuple(layers)), **own), named["last"])
 
@@ -192,22 +190,6 @@ def _example(model: Forecaster) -> Reading:
     fields = 0 if model.embed.calendar is None else len(model.embed.calendar.fields)
     calendar = torch.ones(1, 1, fields, dtype=torch.int64, device=like.device) if fields else None
     return _read(model, like.new_zeros(1, 1, 1), calendar, None)
-
-
-def _parts(layer: Any) -> Named:
-    if isinstance(layer, KVCache):
-        return {"keys": layer.k, "values": layer.v}
-    if isinstance(layer, State):
-        return layer._asdict()
-    return {field.name: getattr(layer, field.name) for field in fields(layer)}
-
-
-def _rebuilt(layer: Any, parts: Named) -> Any:
-    if not isinstance(layer, KVCache):
-        return type(layer)(**parts)
-    keys, values = parts["keys"], parts["values"]
-    length = keys.shape[2]
-    return replace(layer, keys=keys, values=values, length=length, mask=None, written=[length])
 
 
 def _copy(memory: Any) -> Any:

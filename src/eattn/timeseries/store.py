@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ def save(
     """
     import eattn
 
-    target = Path(folder)
-    check_free(target, force=force)
+    check_free(folder, force=force)
     weights = safetensors.torch.save({name: _plain(x) for name, x in tensors.items()})
     written = {
         "format": FORMAT,
@@ -49,14 +49,22 @@ def save(
         "config": dict(config),
     }
     text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with replacing(folder) as fresh:
+        _write(fresh / WEIGHTS, weights)
+        _write(fresh / CONFIG, text.encode())
+
+
+@contextmanager
+def replacing(folder: Folder) -> Iterator[Path]:
+    """A folder to write into, which takes the place of `folder` when all of it is written."""
+    target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside it, as a rename must stay on one disk.
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fresh = partial / "new"
         fresh.mkdir()
-        _write(fresh / WEIGHTS, weights)
-        _write(fresh / CONFIG, text.encode())
+        yield fresh
         if target.exists():
             os.replace(target, partial / "old")
         os.replace(fresh, target)
@@ -96,22 +104,28 @@ def kind_of(folder: Folder) -> str:
     return kind
 
 
-def check_free(folder: Folder, *, force: bool = False) -> None:
-    """That `save` may write there: before a long training, so that it is not for nothing."""
+def check_free(
+    folder: Folder,
+    *,
+    force: bool = False,
+    files: Sequence[str] = (CONFIG, WEIGHTS),
+    what: str = "a model",
+) -> None:
+    """That `what`, of these files, may be written there: before long work, not after it."""
     target = Path(folder)
     if not target.exists():
         above = next(path for path in target.absolute().parents if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-            what = "may not be written to" if above.is_dir() else "is a file"
-            raise ModelError(f"{target} cannot be made: {above} {what}")
+            why = "may not be written to" if above.is_dir() else "is a file"
+            raise ModelError(f"{target} cannot be made: {above} {why}")
         return
     if not target.is_dir():
         raise ModelError(f"{target} must be a folder to save in, got a file")
     held = sorted(path.name for path in target.iterdir())
-    if other := [name for name in held if name not in (CONFIG, WEIGHTS)]:
-        raise ModelError(f"{target} holds {other[0]}, which is no part of a model: choose another")
+    if other := [name for name in held if name not in files]:
+        raise ModelError(f"{target} holds {other[0]}, which is no part of {what}: choose another")
     if held and not force:
-        raise ModelError(f"{target} holds a model already: force (--force) overwrites it")
+        raise ModelError(f"{target} holds {what} already: force (--force) overwrites it")
 
 
 def _read_config(target: Path) -> dict[str, Any]:

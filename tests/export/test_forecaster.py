@@ -1,0 +1,138 @@
+"""Forecasters as graphs: what they expect, value by value, and rolled out."""
+
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
+
+from cases import draw
+from exporting import CLOSE, SIZES, Exported, assert_same, state_of
+from torch.testing import assert_close
+
+from eattn import export
+from eattn.export import forecaster
+from eattn.models import Forecaster
+from eattn.timeseries.rolling import read, roll_out
+
+FIELDS = ("month", "hour")
+C = 2
+
+
+def made(max_len):
+    torch.manual_seed(0)
+    options = dict(calendar=FIELDS, differences=True, residual=True, positions=True)
+    model = Forecaster(C, mixer="ea-2", dim=8, depth=1, max_len=max_len, **options).eval()
+    torch.nn.init.normal_(model.head.weight)  # which begins at 0
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made(max_len=150)
+
+
+@pytest.fixture(scope="module")
+def sequence(model, tmp_path_factory):
+    return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"))
+
+
+@pytest.fixture(scope="module")
+def step(model, tmp_path_factory):
+    return Exported(export.step(model), tmp_path_factory.mktemp("step"), onnx=False)
+
+
+def series(B, L, channels=C):
+    """Values that wander, and their times."""
+    x = draw(B, L, channels, seed=L).float().cumsum(1) / 10
+    times = torch.arange(L) % 12
+    return x, torch.stack([times + 1, times], -1).expand(B, L, 2).clone()
+
+
+@pytest.mark.parametrize(("B", "L"), SIZES)
+def test_a_series_of_any_length_gives_what_the_model_gives(model, sequence, B, L):
+    x, times = series(B, L)
+    mask = torch.ones(B, L, dtype=torch.bool)
+    with torch.no_grad():
+        want = model(x, calendar=times)
+    for got in sequence.every(x, mask, times):
+        assert_close(got["expected"], want, **CLOSE)
+
+
+def test_rows_of_unequal_length_go_on_from_their_own_ends(model, sequence, step):
+    x, times = series(3, 9)
+    mask = torch.tensor([[1] * 9, [0, 1, 1, 0, 1, 1, 1, 0, 0], [0] * 9], dtype=torch.bool)
+    then, when = series(3, 1)
+    for whole in sequence.forms:
+        out = whole(x, mask, times)
+        after = step.torch(then[:, 0], state_of(out), when[:, 0])
+        for row in range(3):
+            real = mask[row]
+            known, known_times = x[row : row + 1, real], times[row : row + 1, real]
+            full = torch.cat([known, then[row : row + 1]], 1)
+            with torch.no_grad():
+                want = model(full, calendar=torch.cat([known_times, when[row : row + 1]], 1))[0]
+            assert_close(out["expected"][row, real], want[:-1], **CLOSE)
+            assert_close(after["expected"][row], want[-1], **CLOSE)
+
+
+def test_a_thousand_steps_are_the_models_own(tmp_path):
+    model = made(max_len=1000)
+    step = Exported(export.step(model), tmp_path)
+    x, times = series(2, 1000)
+    with torch.no_grad():
+        want, after = model(x, calendar=times, return_state=True)
+    state = step.graph.empty(2)
+    for t in range(1000):
+        out = step.onnx(x[:, t], state, times[:, t])
+        assert_close(out["expected"], want[:, t], **CLOSE)
+        state = state_of(out)
+    assert_same(state, step.graph.module._named(after, x[:, -1:]))
+
+
+@pytest.fixture(scope="module")
+def lagged():
+    torch.manual_seed(1)
+    return Forecaster(6, mixer="ea-q7", dim=8, depth=1).eval()
+
+
+def test_a_model_of_lags_reads_values_one_by_one(lagged, tmp_path):
+    whole = Exported(forecaster.sequence(lagged, lags=3), tmp_path, onnx=False)
+    one = Exported(forecaster.step(lagged, lags=3), tmp_path, onnx=False)
+    assert "past" in one.graph.input_names
+    x, _ = series(2, 40)
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    with torch.no_grad():
+        want = roll_out(lagged, read(lagged, x), 12)
+    for sequence, step in zip(whole.forms, one.forms, strict=True):
+        out = sequence(x, mask)
+        found = [out["expected"][:, -1]]
+        while len(found) < 12:
+            out = step(found[-1], state_of(out))
+            found.append(out["expected"])
+        assert_close(torch.stack(found, 1), want, **CLOSE)
+
+
+def test_steps_alone_are_as_good_as_a_sequence(lagged):
+    graph, whole = forecaster.step(lagged, lags=3), forecaster.sequence(lagged, lags=3)
+    x, _ = series(2, 5)
+    state = graph.empty(2)
+    for t in range(5):
+        out = graph(x[:, t], state)
+        state = state_of(out)
+    want = whole(x, torch.ones(2, 5, dtype=torch.bool))
+    assert_close(out["expected"], want["expected"][:, -1], **CLOSE)
+    assert_same(state, state_of(want))
+
+
+@pytest.mark.parametrize("mixer", ["gru", "taylor"])
+def test_a_recurrence_has_a_step(mixer):
+    model = Forecaster(1, mixer=mixer, dim=8, depth=1, heads=2).eval()
+    graph = export.step(model)
+    program, state, own = graph.torch().module(), graph.empty(4), None
+    for x in torch.randn(3, 4, 1):
+        with torch.no_grad():
+            got, state = program(x, state)
+            want, own = model.step(x, own)
+        assert_close(got, want)
+    with pytest.raises(ValueError, match=f"cannot be exported with mixer {mixer!r}"):
+        export.sequence(model)

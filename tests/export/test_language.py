@@ -1,0 +1,147 @@
+"""Language models as graphs: whole texts and single tokens, beside the model itself."""
+
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
+pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
+
+from exporting import CLOSE, SIZES, Exported, assert_same, state_of
+from language import ids, make, padded
+from torch.testing import assert_close
+
+from eattn import export
+from eattn.hf import EACache, EAForMaskedLM
+
+# The defaults with a series; and all that is not the default, with a quadrature.
+LONGEST = 1200
+MODELS = {
+    "ea-2": {},
+    "ea-q7": dict(
+        mixer="ea-q7+norm+center+bandwidth", norm="post", max_position_embeddings=LONGEST
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    shape = {"mixer": "ea-2", "num_hidden_layers": 1, "vocab_size": 43} | MODELS[request.param]
+    return make(**shape).float()
+
+
+@pytest.fixture(scope="module")
+def sequence(model, tmp_path_factory):
+    """ONNX for one of them: tests/export/test_forecaster.py and test_folder.py have the other."""
+    onnx = model.config.mixer != "ea-2"
+    return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"), onnx=onnx)
+
+
+@pytest.fixture(scope="module")
+def step(model, tmp_path_factory):
+    return Exported(export.step(model), tmp_path_factory.mktemp("step"))
+
+
+def test_names_say_what_goes_in_and_out(step, sequence):
+    state = ["layer0.conv", "layer0.s", "layer0.z", "layer0.shift", "seen"]
+    inputs, outputs = step.session.get_inputs(), step.session.get_outputs()
+    assert [x.name for x in inputs] == ["input_ids", *state]
+    assert [x.name for x in outputs] == ["logits", *(f"next.{name}" for name in state)]
+    assert sequence.graph.input_names == ["input_ids", "attention_mask"]
+    assert sequence.graph.output_names == [x.name for x in outputs]
+
+
+@pytest.mark.parametrize(("B", "L"), SIZES)
+def test_a_text_of_any_length_gives_what_the_model_gives(model, sequence, B, L):
+    tokens = ids(B, L)
+    with torch.no_grad():
+        want = model(tokens).logits
+    for got in sequence.every(tokens, torch.ones_like(tokens)):
+        assert_close(got["logits"], want, **CLOSE)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_row_gives_what_it_gives_alone_and_goes_on(model, sequence, step, side):
+    rows = [ids(1, L, seed=L)[0] for L in (9, 4, 1)]
+    tokens, mask = padded(rows, side)
+    then = torch.tensor([3, 4, 5])
+    for whole, one in zip(sequence.forms, step.forms[-len(sequence.forms) :], strict=True):
+        out = whole(tokens, mask)
+        after = one(then, state_of(out))
+        assert state_of(out)["seen"].tolist() == [9, 4, 1]
+        for i, row in enumerate(rows):
+            with torch.no_grad():
+                want = model(torch.cat([row, then[i : i + 1]])[None]).logits[0]
+            assert_close(out["logits"][i, mask[i].bool()], want[:-1], **CLOSE)
+            assert_close(after["logits"][i], want[-1], **CLOSE)
+
+
+@pytest.mark.parametrize(("form", "steps"), [("onnx", 1000), ("torch", 20)])
+def test_steps_with_the_state_carried_give_what_the_model_gives(model, step, form, steps):
+    tokens, cache, state = ids(2, steps), EACache(1), step.graph.empty(2)
+    with torch.no_grad():
+        want = model(tokens, past_key_values=cache).logits
+    for t in range(steps):
+        out = getattr(step, form)(tokens[:, t], state)
+        assert_close(out["logits"], want[:, t], **CLOSE)
+        state = state_of(out)
+    assert_same(state, step.graph.module._named(cache))
+    assert state["seen"].tolist() == [steps, steps]
+
+
+def test_exact_attention_has_a_sequence_and_no_step(tmp_path):
+    model = make(mixer="ea", num_hidden_layers=1).float()
+    graph = export.sequence(model)
+    assert graph.output_names == ["logits"]
+    program = graph.torch().module()
+    tokens = ids(2, 30)
+    with torch.no_grad():
+        assert_close(program(tokens, torch.ones_like(tokens)), model(tokens).logits, **CLOSE)
+    with pytest.raises(ValueError, match="'ea' cannot be exported: it keeps every token"):
+        export.step(model)
+
+
+@pytest.mark.parametrize("mixer", ["sa", "aft"])
+def test_a_cache_of_every_token_is_no_state_of_a_graph(mixer):
+    with pytest.raises(ValueError, match=f"{mixer!r} cannot be exported: it keeps every token"):
+        export.step(make(mixer=mixer))
+
+
+def test_what_loops_over_tokens_has_a_step_and_no_sequence():
+    model = make(mixer="la", num_hidden_layers=1).float()
+    with pytest.raises(ValueError, match="cannot be exported with mixer 'la'"):
+        export.sequence(model)
+    graph, tokens, cache = export.step(model), ids(3, 4), EACache(1)
+    program, state = graph.torch().module(), graph.empty(3)
+    for t in range(4):
+        with torch.no_grad():
+            logits, state = program(tokens[:, t], state)
+            assert_close(logits, model(tokens[:, t : t + 1], past_key_values=cache).logits[:, 0])
+
+
+def test_packed_sequences_cannot_be_exported():
+    model = make(num_hidden_layers=1).float()
+
+    class Packed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens, cu_seqlens):
+            return self.model(tokens, cu_seqlens=cu_seqlens, use_cache=False).logits
+
+    offsets = torch.tensor([0, 3, 9], dtype=torch.int32)
+    with pytest.raises(ValueError, match="cu_seqlens cannot be exported"):
+        torch.export.export(Packed(), (ids(1, 9), offsets), strict=False)
+
+
+@pytest.mark.parametrize("wrong", [torch.nn.Linear(2, 2), "a folder", make(EAForMaskedLM)])
+def test_other_models_are_refused(wrong):
+    with pytest.raises(TypeError, match=f"model must be a .*, got {type(wrong).__name__}"):
+        export.sequence(wrong)
+
+
+def test_the_model_stays_as_it_was():
+    model = make(num_hidden_layers=1).double().train()
+    export.sequence(model)
+    assert model.training
+    assert next(model.parameters()).dtype == torch.float64
