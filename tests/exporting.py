@@ -27,7 +27,7 @@ class Exported:
         self.graph = graph
         program = graph.torch()
         self.program = program.module()
-        self.forms = [self.torch]
+        self.forms, self.session = [self.torch], None
         if onnx:
             graph.onnx(program).save(folder / "graph.onnx")
             self.session = onnxruntime.InferenceSession(folder / "graph.onnx")
