@@ -39,7 +39,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         yield _accuracies(rows)
         swapped = list(_swapped(rows))
         if swapped:
-            head = [f"{short}: accuracy, same answers" for short in SHORT.values()]
+            head = [f"{SHORT[data]}: accuracy, same answers" for data in _sets(rows)]
             yield "weights of exact EA, used with", head, swapped
 
 
@@ -65,12 +65,17 @@ def _accuracies(rows: Sequence[Row]) -> Table:
     lines = []
     for mixer, of in _by(runs, "mixer").items():
         cells = [mixer]
-        for data in SHORT:
+        for data in _sets(rows):
             cells.append(_mean([row["accuracy"] for row in of if row["data"] == data]))
         lines.append([*cells, f"{fmean(row['seconds'] for row in of):.0f}"])
     seeds = max(row["seed"] for row in runs) + 1
     title = f"accuracy on TEST, epoch picked on a fifth of TRAIN, {seeds} seeds; trained with"
-    return title, [*SHORT.values(), "s a run"], lines
+    return title, [*(SHORT[data] for data in _sets(rows)), "s a run"], lines
+
+
+def _sets(rows: Sequence[Row]) -> list[str]:
+    """The data sets of Table 3 that models were trained on."""
+    return [data for data in SHORT if any(row.get("data") == data for row in rows)]
 
 
 def _forecasts(rows: Sequence[Row]) -> Table:
@@ -107,7 +112,7 @@ def _swapped(rows: Sequence[Row]) -> Iterator[list[str]]:
     runs = [row for row in rows if row["what"] == "run" and "swapped" in row]
     for expansion in dict.fromkeys(name for row in runs for name in row["swapped"]):
         same, cells = agreements(rows, expansion), [expansion]
-        for data in SHORT:
+        for data in _sets(rows):
             of = [row["swapped"][expansion]["accuracy"] for row in runs if row["data"] == data]
             cells.append(f"{fmean(of):.3f}, {same[data]:.2%}" if of else "")
         yield cells
