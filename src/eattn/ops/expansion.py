@@ -43,8 +43,8 @@ class Quadrature:
     """e^-(q-k)^2 as the sum over `nodes` u of e^-2(q-u)^2 e^-2(k-u)^2: EA itself, to 1e-4.
 
     Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there,
-    or at least the middle of q and the keys near it: beyond it, half a bell is missing, and weights
-    are off by some 2 % at the edge. What lies beyond `reach` counts as there. Weights are positive,
+    or at least the middle of q and the keys near it: with that at the edge half a bell is missing,
+    and weights are a fifth too small. What lies beyond `reach` counts as there. Weights are positive,
     and accurate in float32 while some key is within 9 of q; from 12 on they may be 0.
 
     >>> Quadrature(25)
