@@ -44,8 +44,9 @@ class Quadrature:
 
     Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there,
     or at least the middle of q and the keys near it: with that at the edge half a bell is missing,
-    and weights are a fifth too small. What lies beyond `reach` counts as there. Weights are positive,
-    and accurate in float32 while some key is within 9 of q; from 12 on they may be 0.
+    and weights are a fifth too small. What lies beyond `reach` counts as there. Weights are
+    positive, and accurate in float32 while some key is within 9 of q; farther, y leans on the keys
+    near the edges.
 
     >>> Quadrature(25)
     Quadrature(nodes=25, radius=6.0)

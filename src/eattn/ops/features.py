@@ -18,7 +18,7 @@ LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may g
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 Chain = tuple[Any, Tensor]  # point, first
-Bell = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]  # X, 1 / X, what is done to every element
+Bell = tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float]  # see Bells._chain
 
 
 class Features(Protocol):
@@ -131,38 +131,47 @@ class Bells:
         self.step = float(torch.tensor(4 * expansion.radius / self.middle, dtype=dtype))
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
-        self.tiny, self.most = (0.0, 1e300) if dtype == torch.float64 else (1e-34, 1e34)
+        wide = dtype == torch.float64
+        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e34)
+        # What a query feels of the edges at least, so that den is never 0: too little to matter
+        # while some key is within 9.
+        self.edge = 0.0 if wide else 1e-21
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def size(self, k: Tensor) -> Tensor:
         return torch.zeros_like(k)  # no function is too small where it matters
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        (up, down, _), first = self.query(k)
-        return (up, down, lambda f: f * 2.0**-72), first
+        return self._chain(k, lambda f: f * 2.0**-72)
 
     def query(self, q: Tensor) -> Chain:
-        x = self._inside(q)
-        power, root = (x * self.step).mul_(LOG2E), (x * x).mul_(-LOG2E).add_(36).exp2_()
-        return (torch.exp2(power), torch.exp2(-power), lambda f: f), root.square()
+        return self._chain(q, lambda f: f, self.edge)
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
         may be infinite at a node near the query. No key is near that node: any bound does.
         """
-        (up, down, _), first = chain
+        (up, down, *_), first = chain
         most = self.most / weight.abs()
-        return (up, down, most.minimum), first
+        return (up, down, most.minimum, 0.0), first
+
+    def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], edge: float = 0.0) -> Chain:
+        """X, 1 / X, what is done to every element, and how small those of the edges may be."""
+        x = self._inside(x)
+        power, root = (x * self.step).mul_(LOG2E), (x * x).mul_(-LOG2E).add_(36).exp2_()
+        return (torch.exp2(power), torch.exp2(-power), finish, edge), root.square()
 
     def slope(self, k: Tensor) -> Tensor:
         return self._inside(k).mul_(-4)
 
     def terms(self, point: Bell, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        up, down, finish = point
+        up, down, finish, edge = point
         right, left = first, first
         yield self.middle, finish(first)
         for i, ratio in enumerate(self.ratio, 1):
             right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
+            if edge and i == self.middle:
+                right, left = right.clamp(min=edge), left.clamp(min=edge)
             yield self.middle + i, finish(right)
             yield self.middle - i, finish(left)
 

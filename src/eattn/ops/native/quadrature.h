@@ -21,6 +21,9 @@ template <int N> struct Quadrature {
   static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e34);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
+  // What a query feels of the edges at least, so that den is never 0: too little to matter while
+  // some key is within 9.
+  static constexpr Real kEdge = kDouble ? 0 : Real(1e-21);
   using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // at the central node, X, 1 / X
@@ -69,12 +72,12 @@ template <int N> struct Quadrature {
 
   template <bool kDerivative, bool kScaled>
   INLINE Reading read(const Point &p, const Sums &base, const Sums &local) const {
-    return sum<kDerivative>(
+    return sum<kDerivative, kScaled>(
         p, [&](int n) INLINE_LAMBDA { return local.s[n] + base.s[n]; },
         [&](int n) INLINE_LAMBDA { return local.z[n] + base.z[n]; });
   }
   template <bool kDerivative, bool kScaled> INLINE Reading read(const Point &p, const Sums &base) const {
-    return sum<kDerivative>(
+    return sum<kDerivative, kScaled>(
         p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
         [&](int n) INLINE_LAMBDA { return base.z[n]; });
   }
@@ -99,11 +102,12 @@ template <int N> struct Quadrature {
       f(M - 1 - i, left);
     });
   }
-  template <bool kDerivative, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
+  template <bool kDerivative, bool kQuery, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
     Reading o{};
     o.r = splat(1);
     outward(p, [&](int n, V f) INLINE_LAMBDA {
       const V sn = s(n), zn = z(n);
+      if (kQuery && (n == 0 || n == N - 1)) f = max(f, splat(kEdge));
       o.s = fma(f, sn, o.s);
       o.z = fma(f, zn, o.z);
       if (kDerivative) {
