@@ -61,6 +61,11 @@ def test_the_json_tells_what_goes_in_and_out(language):
     assert json.loads((out / "tokenizer.json").read_text())["model"]["vocab"]["d"] == ord("d")
 
 
+@pytest.mark.parametrize("name", ["sequence", "step"])
+def test_a_graph_names_no_files_of_ours(language, name):
+    assert b".py" not in (language[1] / f"{name}.onnx").read_bytes()
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     make(mixer="ea-2", num_hidden_layers=1).save_pretrained(tmp_path / "saved")
     byte_tokenizer().save_pretrained(tmp_path / "saved")

@@ -121,12 +121,15 @@ class Graph:
             {port.name: free(port) for port in self.state},
         )
         with torch.no_grad(), _quiet():
-            return torch.export.export(
+            program = torch.export.export(
                 self.module,
                 tuple(self.example()),
                 dynamic_shapes=tuple(self._placed(tokens, state)),
                 strict=False,
             )
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # most of a file, and it names ours
+        return program
 
     def onnx(self, program: ExportedProgram | None = None) -> Any:
         """The graph as a `torch.onnx.ONNXProgram`, whose `save` writes a file.
@@ -134,14 +137,19 @@ class Graph:
         `program` is that of `torch`, where it is there already.
         """
         need("onnx", "onnxscript")
+        from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
         with torch.no_grad(), _quiet():
-            return torch.onnx.export(
+            made = torch.onnx.export(
                 self.torch() if program is None else program,
                 dynamo=True,
                 verbose=False,
                 input_names=self.input_names,
                 output_names=self.output_names,
             )
+        assert made is not None
+        ClearMetadataAndDocStringPass()(made.model)  # where each operator came from
+        return made
 
     def __call__(self, *arguments: Any) -> dict[str, Tensor]:
         """What the model itself gives, by the names of the outputs."""
