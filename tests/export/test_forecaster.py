@@ -22,7 +22,7 @@ C = 2
 def model():
     torch.manual_seed(0)
     options = dict(calendar=FIELDS, differences=True, residual=True, positions=True, max_len=1000)
-    model = Forecaster(C, mixer="ea-2", dim=8, depth=1, **options).eval()
+    model = Forecaster(C, mixer="ea-q5", dim=8, depth=1, **options).eval()
     torch.nn.init.normal_(model.head.weight)  # which begins at 0
     return model
 

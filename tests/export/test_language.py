@@ -30,18 +30,15 @@ def model(request):
 
 
 @pytest.fixture(scope="module")
-def onnx(model):
-    """Not for both, as it takes long: tests/export/test_folder.py has the other."""
-    return model.config.mixer != "ea-2"
+def sequence(model, tmp_path_factory):
+    """Not as ONNX, which takes long: tests/export/test_folder.py has one."""
+    return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"), onnx=False)
 
 
 @pytest.fixture(scope="module")
-def sequence(model, onnx, tmp_path_factory):
-    return Exported(export.sequence(model), tmp_path_factory.mktemp("sequence"), onnx=onnx)
-
-
-@pytest.fixture(scope="module")
-def step(model, onnx, tmp_path_factory):
+def step(model, tmp_path_factory):
+    """As ONNX for one of them: tests/export/test_forecaster.py has a quadrature."""
+    onnx = model.config.mixer == "ea-2"
     return Exported(export.step(model), tmp_path_factory.mktemp("step"), onnx=onnx)
 
 
@@ -70,8 +67,8 @@ def test_a_padded_row_gives_what_it_gives_alone_and_goes_on(model, sequence, ste
     rows = [ids(1, L, seed=L)[0] for L in (9, 4, 1)]
     tokens, mask = padded(rows, side)
     then = torch.tensor([3, 4, 5])
-    for whole, one in zip(sequence.forms, step.forms, strict=True):
-        out = whole(tokens, mask)
+    for one in step.forms:
+        out = sequence.torch(tokens, mask)
         after = one(then, state_of(out))
         assert state_of(out)["seen"].tolist() == [9, 4, 1]
         for i, row in enumerate(rows):

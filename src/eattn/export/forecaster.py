@@ -86,7 +86,8 @@ class _Sequence(_Reading):
         """Values before the first are taken to be like it."""
         real, x, calendar = to_front(key_mask, x, calendar)
         n, L = self.lags, x.shape[1]
-        full = torch.cat([x[:, :1].expand(-1, n - 1, -1), x], 1)
+        # Not of 0 values where there is one lag: ONNX has no axis shrink to 0.
+        full = torch.cat([x[:, :1].expand(-1, n - 1, -1), x], 1) if n > 1 else x
         tokens = torch.cat([full[:, n - 1 - lag : n - 1 - lag + L] for lag in range(n)], -1)
         told: dict[str, Any] = dict(calendar=calendar, key_mask=real)
         if not self.layers.kept:
