@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
-DOCUMENTS = sorted(ROOT.glob("*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
 
@@ -31,7 +31,7 @@ def anchors(path: Path) -> set[str]:
 def test_every_link_resolves(document):
     for target in links(document.read_text(encoding="utf-8")):
         name, _, anchor = target.partition("#")
-        path = ROOT / name if name else document
+        path = document.parent / name if name else document
         assert path.exists(), target
         if anchor:
             assert anchor in anchors(path), target
@@ -76,13 +76,14 @@ def test_tags_are_singular_and_greppable():
         assert "Eqs." not in path.read_text(encoding="utf-8"), path
 
 
-def test_the_examples_of_the_readme_run():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["README.md", "docs/scaling.md"])
+def test_the_examples_of_a_document_run(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert examples
     names: dict[str, object] = {}
     for example in examples:  # later ones may use the names of earlier ones
-        exec(compile(example, "README.md", "exec"), names)
+        exec(compile(example, name, "exec"), names)
 
 
 def documented() -> list[str]:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eattn import data, export, hf, lm, models, nn, ops, timeseries, train
+    from eattn import data, distributed, export, hf, lm, models, nn, ops, timeseries, train
     from eattn.diagnosis import diagnose
     from eattn.ops import (
         Quadrature,
@@ -37,6 +37,7 @@ __all__ = [
     "backends",
     "data",
     "diagnose",
+    "distributed",
     "ea",
     "ea_series",
     "ea_series_step",
@@ -51,7 +52,18 @@ __all__ = [
     "train",
 ]
 
-_MODULES = ("data", "export", "hf", "lm", "models", "nn", "ops", "timeseries", "train")
+_MODULES = (
+    "data",
+    "distributed",
+    "export",
+    "hf",
+    "lm",
+    "models",
+    "nn",
+    "ops",
+    "timeseries",
+    "train",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -124,10 +124,11 @@ def test_what_can_be_seen_goes_to_tensorboard(folder, tmp_path):
 
 
 def test_two_processes_of_torchrun_learn_what_one_does(folder, tmp_path):
+    """Each with a part of every weight, and half of every sequence."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "eattn"]
     args = ["lm", "train", "--text", str(folder / "text"), "--out", str(tmp_path / "model")]
     answer = subprocess.run(
-        [sys.executable, *launch, *args, *SMALL],
+        [sys.executable, *launch, *args, *SMALL, "--fsdp", "--sequence-parallel", "2"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eattn.report import readme
+from eattn.report import readme, scaling
 
 ROOT = Path(__file__).parents[2]
 ROW = {
@@ -55,6 +55,31 @@ def test_a_place_that_is_not_there_is_an_error(results):
         readme.fill("no place", results)
 
 
-def test_the_tables_of_the_readme_are_those_of_the_results():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.fill(text, ROOT / "results") == text, "run `make readme`"
+@pytest.mark.parametrize("name", readme.DOCUMENTS)
+def test_the_tables_of_a_document_are_those_of_the_results(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert readme.DOCUMENTS[name](text, ROOT / "results") == text, "run `make readme`"
+
+
+def test_a_run_of_ranks_stands_beside_what_the_model_of_costs_says():
+    about = {"hardware": "a machine", "torch": "2.13.0", "date": "2026-01-02T00:00:00"}
+    rows = [
+        about | {"what": "step", "ranks": 1, "shape": (1, 1000, 10), "p50": 0.72},
+        about | {"what": "step", "ranks": 2, "shape": (1, 1000, 10), "p50": 0.45},
+        about
+        | {"what": "message", "latency": 1e-3, "bandwidth": 4800.0, "worst": 0.1, "state_bytes": 9},
+    ]
+    text = scaling.measured(rows)
+    assert "| that is, of the block's matrices alone | 0.0 GFLOP/s |" in text
+    # 2 messages of 4 (10 · 15 + 2) bytes; then 4800 bytes of gradients, half of them twice
+    assert "| model: states exchanged by 2 processes | 255 ms |" in text
+    assert "| model: gradients of the weights summed | 1 s |" in text
+    assert "| model: 2 processes, a training step | 1.617 s |" in text
+    assert "| measured / model | 0.28 |" in text
+
+
+def test_on_paper_only_the_exchange_of_ring_attention_grows_with_the_sequence():
+    machine, D = scaling.PAPER, scaling.PAPER_DIM
+    short, long = (scaling.ring_exchange(machine, 8, L, D) for L in scaling.TOKENS.values())
+    assert long / short == pytest.approx(1024, rel=0.01)
+    assert scaling.ea_exchange(machine, 8, D) < short / 100

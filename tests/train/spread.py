@@ -3,6 +3,7 @@
 FOLDER/RANK.pt gets, by name, what each run gave: its history without times, and its weights.
 """
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,8 +49,20 @@ def result(of: Task, config: TrainConfig, *, dropout: float = 0.0) -> dict[str, 
     return {"history": repr(timeless(history)), "rows": history.rows, "weights": weights(model)}
 
 
+def cut_off(folder: Path) -> None:
+    """A run that ends in its seventh step; its last checkpoint is that of the sixth."""
+    cut.calls = 0  # type: ignore[attr-defined]
+    result(task(cut), replace(CONFIG, checkpoint=folder, checkpoint_every=2))
+
+
 def runs(folder: Path) -> dict[str, dict[str, Any]]:
     found = {"plain": result(task(), CONFIG)}
+    with torchrun(fsdp=True):
+        here = replace(CONFIG, checkpoint=folder / "one", checkpoint_every=2)
+        found["from one"] = result(task(), here)
+        with contextlib.suppress(Cut):
+            cut_off(folder / "two")
+        found["sharded"] = result(task(), CONFIG)
     dropped = replace(CONFIG, checkpoint=folder / "whole", checkpoint_every=2)
     found["whole"] = result(task(), dropped, dropout=0.3)
     dropped = replace(dropped, checkpoint=folder / "cut", checkpoint_seconds=1e-9)

@@ -1,4 +1,4 @@
-"""`eattn bench op | block | generate`: what things cost on this machine."""
+"""`eattn bench op | block | generate | ranks`: what things cost on this machine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -75,3 +75,21 @@ def generate(
     if mixers is not None:
         plan = replace(plan, mixers=tuple(name.strip() for name in mixers.split(",")))
     run(plan, Console(), json)
+
+
+@app.command("ranks")
+def ranks(
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="L = 8192, under a minute.")] = False,
+) -> None:
+    """Measure a block on one long sequence in two processes of a thread each, and in one.
+
+    Checks the numbers first, then times both interleaved, and messages between processes. Needs
+    two cores that nothing else uses. Takes some six minutes.
+    Example: eattn bench ranks --json rows.jsonl
+    """
+    from eattn.bench.ranks import Plan, run
+
+    run(Plan.quick() if quick else Plan(), Console(), json)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
+from eattn.commands.processes import Fsdp, SequenceParallel
 from eattn.commands.source import blaming, read_cases
 
 if TYPE_CHECKING:
@@ -53,12 +54,15 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="Of all random numbers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
+    fsdp: Fsdp = False,
+    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from labelled series and write the model into a folder.
 
-    Series may differ in length and have missing values (?). Options left out are as
-    EAClassifier has them. Example: eattn classify fit JapaneseVowels --out model/ --epochs 30
+    Series may differ in length and have missing values (?). Options left out are as EAClassifier
+    has them. `torchrun --nproc-per-node 2 -m eattn classify fit …` shares it between processes.
+    Example: eattn classify fit JapaneseVowels --out model/ --epochs 30
     """
     from eattn.timeseries.store import check_free
 
@@ -71,6 +75,7 @@ def fit(
         raise ValueError(f"{train} has one class only, {labels[0]!r}: two are needed to learn from")
 
     from eattn.timeseries import EAClassifier
+    from eattn.train import torchrun
 
     chosen: dict[str, Any] = dict(
         epochs=epochs,
@@ -84,10 +89,13 @@ def fit(
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
     model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
-    with blaming(train):
-        model.fit(cases.X, cases.y)
-    model.save(out, force=force)
-    print(f"{out}: {_summary(model)}")
+    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+        with blaming(train):
+            model.fit(cases.X, cases.y)
+        if processes.first:
+            model.save(out, force=force)
+            print(f"{out}: {_summary(model)}")
+        processes.wait()
 
 
 @app.command("predict")

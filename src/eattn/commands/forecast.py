@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
+from eattn.commands.processes import Fsdp, SequenceParallel
 from eattn.commands.source import blaming, read_series
 
 if TYPE_CHECKING:
@@ -59,11 +60,14 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random numbers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
+    fsdp: Fsdp = False,
+    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from the series in a table and write the model into a folder.
 
     Columns are guessed where only one can be meant. Options left out are as EAForecaster has them.
+    `torchrun --nproc-per-node 2 -m eattn forecast fit …` shares it between processes.
     Example: eattn forecast fit data.csv --time date --target OT --horizon 12 --out model/
     """
     from eattn.timeseries.store import check_free
@@ -73,6 +77,7 @@ def fit(
     table, columns = read_series(data, time, target, id_, data_dir)
 
     from eattn.timeseries import EAForecaster
+    from eattn.train import torchrun
 
     chosen: dict[str, Any] = dict(epochs=epochs, lr=lr, dim=dim, depth=depth)
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -88,11 +93,14 @@ def fit(
         **given,
     )
     model._checked()  # what is wrong with its arguments is not the data's fault
-    with blaming(data):
-        model.fit(table)
-    model.columns_ = columns
-    model.save(out, force=force)
-    print(f"{out}: {_summary(model)}")
+    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+        with blaming(data):
+            model.fit(table)
+        model.columns_ = columns
+        if processes.first:
+            model.save(out, force=force)
+            print(f"{out}: {_summary(model)}")
+        processes.wait()
 
 
 @app.command("predict")

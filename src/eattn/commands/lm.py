@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from eattn.commands.processes import Fsdp, SequenceParallel
+
 app = typer.Typer(
     help="Learn a language model from text, and let it write.\n\n"
     "Example: eattn lm train --text book.txt --out model/"
@@ -54,6 +56,8 @@ def train(
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", metavar="FOLDER", help="Write its files there.")
     ] = None,
+    fsdp: Fsdp = False,
+    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn a causal language model, and write it as transformers does, with its tokenizer.
@@ -82,7 +86,8 @@ def train(
     )
     files = [*(text or ()), *(more or ())]
     places: dict[str, Any] = dict(device=device, tensorboard=tensorboard)
-    made = run(files, out, settings, force=force, progress=True, **places)
+    shares: dict[str, Any] = dict(fsdp=fsdp, sequence_parallel=sequence_parallel)
+    made = run(files, out, settings, force=force, progress=True, **places, **shares)
     if made is None:
         return
     learnt, read = made

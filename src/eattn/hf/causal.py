@@ -8,6 +8,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from eattn.distributed import Cut
 from eattn.hf.cache import ROLLBACK, EACache
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import COLLATOR, offsets_of
@@ -55,13 +56,17 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         cu_seqlens: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        cut: Cut | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits [B, L, vocab_size]; with `labels` [B, L] the loss too, -100 being no label.
 
-        Labels are shifted here. No token predicts the first one of another packed sequence.
+        Labels are shifted here. No token predicts the first one of another packed sequence. With a
+        `cut` there are none: the label of a slice's last token is another rank's.
         """
-        given: dict[str, Any] = dict(position_ids=position_ids, cu_seqlens=cu_seqlens)
+        if cut is not None and labels is not None:
+            raise ValueError("labels go without cut: that of the last token is on another rank")
+        given: dict[str, Any] = dict(position_ids=position_ids, cu_seqlens=cu_seqlens, cut=cut)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -85,16 +85,24 @@ def offsets_of(cu_seqlens: Tensor | None, position_ids: Tensor | None, B: int) -
 
 
 def positions_of(
-    key_mask: Tensor | None, cu_seqlens: Tensor | None, cache: EACache | None, x: Tensor
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    cache: EACache | None,
+    x: Tensor,
+    begun: int = 0,
 ) -> Tensor:
-    """Where each token stands among the real tokens of its own sequence, [B, L]."""
+    """Where each token stands among the real tokens of its own sequence, [B, L].
+
+    The first sequence, or every row if they are not packed, has `begun` so many tokens before.
+    """
     L = x.shape[1]
     if cu_seqlens is not None:
         position = torch.arange(L, device=x.device)
-        start = cu_seqlens[torch.searchsorted(cu_seqlens, position, right=True) - 1]
+        number = torch.searchsorted(cu_seqlens, position, right=True) - 1
+        start = cu_seqlens[number] - begun * (number == 0)
         return (position - start).unsqueeze(0)
     if key_mask is None:
-        position = torch.arange(L, device=x.device).unsqueeze(0)
+        position = begun + torch.arange(L, device=x.device).unsqueeze(0)
     else:
         position = (key_mask.cumsum(1) - 1).clamp(min=0)
     return position if cache is None or cache.real is None else position + cache.real.unsqueeze(1)

@@ -19,16 +19,19 @@ def run(
     settings: Settings,
     *,
     force: bool = False,
+    fsdp: bool = False,
+    sequence_parallel: int = 1,
     device: str = "auto",
     tensorboard: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> tuple[Learnt, Text] | None:
     """Train on these files, or the standard library, and write out; a cut off run goes on.
 
-    None in all processes but the first.
+    Under torchrun, `fsdp` and `sequence_parallel` say how processes share the work; `out` must be
+    a folder that all of them see. None in all processes but the first.
     """
     folder.check_free(out, force=force)
-    with torchrun() as processes:
+    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
         text = load_text(files)
         going = folder.goes_on(out, text, settings, force=force)
         processes.wait()  # all have looked before one writes

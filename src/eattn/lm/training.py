@@ -15,14 +15,17 @@ from transformers import PreTrainedTokenizerFast
 
 from eattn.data.packing import Packed
 from eattn.data.text import Text
+from eattn.distributed import Cut
+from eattn.distributed.exchange import total
 from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
 from eattn.lm.tokens import BYTES, byte_tokenizer, encode, spelling, train_bpe
-from eattn.train import History, Task, isolated, move, train
+from eattn.train import History, Processes, Task, isolated, move, train
 
 METRIC = "bits_per_byte"
 SPENT = "evaluation_seconds"
-Batch = tuple[Tensor, Tensor, Tensor]  # tokens [1, n], the token after each [n], offsets
+# Tokens [1, n], the token after each [n], offsets, and how it is cut over processes, if it is.
+Batch = tuple[Tensor, Tensor, Tensor, Cut | None]
 
 
 class Corpus:
@@ -36,7 +39,7 @@ class Corpus:
 
     def collate(self, indices: list[int]) -> Batch:
         tokens, labels, cu_seqlens = map(torch.from_numpy, self.packed.rows(indices))
-        return tokens.unsqueeze(0), labels, cu_seqlens
+        return tokens.unsqueeze(0), labels, cu_seqlens, None
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,18 @@ def learn(
 
     corpus = Corpus(rows)
     config = settings.training(len(corpus), **places)
-    task = Task(corpus, loss, evaluate, metric=METRIC, better="lower")
+    task = Task(corpus, loss, evaluate, metric=METRIC, better="lower", cut=sliced)
     history = train(model, task, config, progress=progress)
     return Learnt(model, tokenizer, history, config.batch_size * settings.length)
+
+
+def sliced(batch: Batch, cut: Cut) -> Batch:
+    """This process's tokens of a batch; each has its label already, the last one too."""
+    tokens, labels, cu_seqlens, _ = batch
+    if len(labels) < cut.size:
+        raise ValueError(f"{len(labels)} tokens cannot be cut over {cut.size} processes")
+    own, offsets, cut = cut.packed(cu_seqlens)
+    return tokens[:, own], labels[own], offsets, cut
 
 
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -134,13 +146,18 @@ def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, m
     """Bits that the model needs for a byte of the text, of which `most` tokens are read.
 
     They are from all over the text. What the end of a document costs is counted with its bytes.
+    Where processes share the tokens of a batch, they do so here.
     """
     device = next(model.parameters()).device
-    nats, count = 0.0, 0
+    nats, count, cut = 0.0, 0, Processes.here().cut
     for batch in _batches(text, at_once, most):
-        logits, labels = _logits(model, move(batch, device))
-        nats += F.cross_entropy(logits, labels, reduction="sum").item()
         count += int(sizes[batch[1]].sum())
+        shared = cut is not None and len(batch[1]) >= cut.size
+        if shared and cut is not None:
+            batch = sliced(batch, cut)
+        logits, labels = _logits(model, move(batch, device))
+        spent = F.cross_entropy(logits, labels, reduction="sum")
+        nats += float(total(spent, cut.group) if shared and cut is not None else spent)
     return nats / math.log(2) / count if count else math.nan
 
 
@@ -155,5 +172,5 @@ def _batches(text: Packed, at_once: int, most: int) -> Iterator[Batch]:
 
 
 def _logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    tokens, labels, cu_seqlens = batch
-    return model(input_ids=tokens, cu_seqlens=cu_seqlens).logits[0].float(), labels
+    tokens, labels, cu_seqlens, cut = batch
+    return model(input_ids=tokens, cu_seqlens=cu_seqlens, cut=cut).logits[0].float(), labels

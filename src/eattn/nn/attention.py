@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
+from eattn.distributed import ea_series as ea_series_of_slices
 from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
 from eattn.nn.placement import SPREAD, Center, Placement
 from eattn.nn.states import KVCache, check_cache
@@ -83,13 +85,14 @@ class ElementwiseAttention(Mixer):
         cu_seqlens: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
+        cut: Cut | None = None,
     ) -> Any:
         """y [B, L, D], or (y, state) with `return_state`.
 
         Keys and values come from `context` [B, Lk, D] if there is one (cross-attention, never
         causal), else from x. `key_mask` [B, Lk] is True for real ones; nothing is read behind it.
         `cu_seqlens` [n + 1] are offsets of sequences packed along L, with B = 1. `state` holds keys
-        and values seen before.
+        and values seen before. With a `cut`, x is a slice of what the ranks of its group hold.
         """
         if context is None:
             x = self._check(x, key_mask)
@@ -98,8 +101,12 @@ class ElementwiseAttention(Mixer):
             context = self._check_context(context, key_mask, x.shape[0])
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
+        if cut is not None:
+            self.check_cut()
         q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
-        if self.expansion is None:
+        if cut is not None:
+            y, state = self._of_slices((q, k, v), key_mask, cu_seqlens, state, return_state, cut)
+        elif self.expansion is None:
             y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
         else:
             y, state = ea_series(
@@ -115,6 +122,35 @@ class ElementwiseAttention(Mixer):
             )
         y = self.out_proj(y)
         return (y, state) if return_state else y
+
+    def check_cut(self) -> None:
+        if self.expansion is None:
+            raise ValueError("exact EA cannot be cut over ranks: a series can (ea-6, ea-q17, …)")
+        if self.placement is not None and self.placement.center == "mean":
+            raise ValueError("center='mean' cannot be cut over ranks: no rank knows all keys")
+
+    def _of_slices(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        state: Any,
+        return_state: bool,
+        cut: Cut,
+    ) -> tuple[Tensor, Any]:
+        found = ea_series_of_slices(
+            *qkv,
+            expansion=self.expansion,
+            causal=self.causal,
+            key_mask=key_mask,
+            cu_seqlens=cu_seqlens,
+            continues=cut.before > 0,
+            state=state,
+            return_state=return_state,
+            group=cut.group,
+            check=cut.check,
+        )
+        return found if return_state else (found, None)
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""

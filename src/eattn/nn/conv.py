@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
+from eattn.distributed.exchange import halo
 from eattn.nn.mixer import Mixer, check_size, check_tokens, places
 from eattn.nn.states import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
@@ -50,11 +52,43 @@ class ShortConv(nn.Module):
         at = count + torch.arange(self.width - 1, device=x.device)  # [B, width - 1]
         return u, window.gather(1, at.unsqueeze(-1).expand_as(last))
 
-    def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """As `forward` of each sequence alone: nothing is read across an offset."""
-        before = _tokens_before(x.shape[1], cu_seqlens)
-        last = x.new_zeros(len(x), self.width - 1, self.dim)
-        return self._convolve(x, torch.cat([last, x], 1), before)
+    def packed(
+        self, x: Tensor, cu_seqlens: Tensor, last: Tensor | None = None, begun: int = 0
+    ) -> Tensor:
+        """As `forward` of each sequence alone: nothing is read across an offset.
+
+        The first of them may have `begun` so many tokens before x, of which the `last` are given.
+        """
+        before = _tokens_before(x.shape[1], cu_seqlens, begun)
+        if last is None:
+            last = x.new_zeros(len(x), self.width - 1, self.dim)
+        return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), before)
+
+    def cut(
+        self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, cut: Cut
+    ) -> tuple[Tensor, Tensor]:
+        """As `forward` of a slice, after those of earlier ranks; what is last is last of all."""
+        before = last = x.new_zeros(len(x), 0, self.dim)
+        if self.width > 1:
+            before, last = halo(*self._tail(x, key_mask), cut.group)
+        if cu_seqlens is not None:
+            return self.packed(x, cu_seqlens, before, cut.before), last
+        return self(x, key_mask, before)[0], last
+
+    def _tail(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The last width - 1 real tokens of x, with 0 in front if they are fewer, and how many."""
+        n = self.width - 1
+        window = torch.cat([x.new_zeros(len(x), n, self.dim), x], 1)
+        if key_mask is None:
+            return window[:, x.shape[1] :], torch.full(
+                (len(x),), min(x.shape[1], n), device=x.device
+            )
+        place, count = places(key_mask)
+        real = torch.zeros_like(x).scatter(1, place.unsqueeze(-1).expand_as(x), x)
+        window = torch.cat([window[:, :n], real], 1)
+        at = count + torch.arange(n, device=x.device)
+        tail = window.gather(1, at.unsqueeze(-1).expand(-1, -1, self.dim))
+        return tail, count.squeeze(1).clamp(max=n)
 
     def _convolve(self, x: Tensor, window: Tensor, before: Tensor | None = None) -> Tensor:
         """`window` is x with the width - 1 tokens before it; of these each has `before` [L, 1]."""
@@ -110,6 +144,27 @@ class Convolved(Mixer):
         y: Tensor = self.mixer(self.conv.packed(x, cu_seqlens), cu_seqlens=cu_seqlens)
         return y
 
+    def check_cut(self) -> None:
+        self.mixer.check_cut()
+
+    def _cut(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        state: Any,
+        return_state: bool,
+        cut: Cut,
+    ) -> Any:
+        if state is not None:
+            raise ValueError("state goes without cut where there is a short convolution")
+        u, last = self.conv.cut(x, key_mask, cu_seqlens, cut)
+        y = self.mixer(u, key_mask, cu_seqlens=cu_seqlens, return_state=return_state, cut=cut)
+        if not return_state:
+            return y
+        y, after = y
+        return y, ConvState(last, after)
+
     def _parts(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
         if state is None:
             return None, None
@@ -119,8 +174,9 @@ class Convolved(Mixer):
         return state.last, state.after
 
 
-def _tokens_before(L: int, cu_seqlens: Tensor) -> Tensor:
-    """How many tokens of its own sequence come before each token, [L, 1]."""
+def _tokens_before(L: int, cu_seqlens: Tensor, begun: int = 0) -> Tensor:
+    """How many tokens of its own sequence come before each token, [L, 1]; `begun` of the first."""
     position = torch.arange(L, device=cu_seqlens.device)
-    start = cu_seqlens[torch.searchsorted(cu_seqlens, position, right=True) - 1]
+    number = torch.searchsorted(cu_seqlens, position, right=True) - 1
+    start = cu_seqlens[number] - begun * (number == 0)
     return (position - start).unsqueeze(1)

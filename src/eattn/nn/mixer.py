@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
 from eattn.ops.checks import check_cu_seqlens, check_mask
 
 
@@ -28,13 +29,18 @@ class Mixer(nn.Module):
         cu_seqlens: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
+        cut: Cut | None = None,
     ) -> Any:
         """y, or (y, state) with `return_state`.
 
         `key_mask` [B, L] is True for real tokens; nothing is read behind it. `cu_seqlens` [n + 1]
-        are the offsets of sequences packed along L, with B = 1.
+        are the offsets of sequences packed along L, with B = 1. With a `cut`, x is a slice of what
+        the ranks of its group hold together, and the state is that after all of it.
         """
         x = self._check(x, key_mask)
+        if cut is not None:
+            self.check_cut()
+            return self._cut(x, key_mask, cu_seqlens, state, return_state, cut)
         if cu_seqlens is not None:
             if state is not None or return_state or key_mask is not None:
                 raise ValueError("cu_seqlens goes without key_mask, state and return_state here")
@@ -65,6 +71,25 @@ class Mixer(nn.Module):
         ends = torch.tensor(lengths, device=x.device).unsqueeze(1)
         mask = torch.arange(rows.shape[1], device=x.device) < ends
         return self._mix(rows, mask, None, keep=False)[0][mask].unsqueeze(0)
+
+    def check_cut(self) -> None:
+        """That a sequence can be cut over ranks: what a mixer keeps of a slice must be small."""
+        raise ValueError(
+            f"{type(self).__name__} cannot be cut over ranks, which element-wise attention as a"
+            " series can: ea-6, ea-q17, …"
+        )
+
+    def _cut(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        state: Any,
+        return_state: bool,
+        cut: Cut,
+    ) -> Any:
+        """As `forward`, of a slice; for those that pass `check_cut`."""
+        raise NotImplementedError
 
     def _check(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         check_tokens("x", x, "[B, L, D]", self.dim)

@@ -1,4 +1,4 @@
-"""Fill the marked places of README.md from results/: no number there is typed by hand.
+"""Fill the marked places of README.md and docs/ from results/: no number is typed by hand.
 
 A place is `<!-- bench:op -->` ... `<!-- /bench:op -->`; its table comes from results/op.jsonl.
 Run `make readme` after new rows were measured.
@@ -8,7 +8,19 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eattn.report import faithful, fig4, fig5, generate, lm, recall, runs, table1, table3, table4
+from eattn.report import (
+    faithful,
+    fig4,
+    fig5,
+    generate,
+    lm,
+    recall,
+    runs,
+    scaling,
+    table1,
+    table3,
+    table4,
+)
 from eattn.report.block import block_table
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
@@ -27,7 +39,8 @@ def op_table(rows: Sequence[Row]) -> str:
     return "\n".join([promise_table(rows), "", source(rows[-1])])
 
 
-TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+Tables = dict[str, tuple[str, Callable[[Sequence[Row]], str]]]
+TABLES: Tables = {
     "bench:op": ("op.jsonl", op_table),
     "bench:block": ("block.jsonl", block_table),
     "bench:generate": ("generate.jsonl", generate.markdown),
@@ -40,27 +53,45 @@ TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "reproduce:lm": ("lm.jsonl", lm.markdown),
     "reproduce:recall": ("recall.jsonl", recall.markdown),
 }
+SCALING: Tables = {"bench:ranks": ("ranks.jsonl", scaling.markdown)}
 
 
-def fill(text: str, results: Path) -> str:
+def fill(text: str, results: Path, tables: Tables = TABLES) -> str:
     """`text` with every marked place filled; places without results keep what they have."""
-    for place, (name, table) in TABLES.items():
+    for place, (name, table) in tables.items():
         path = results / name
         rows = last_run(path) if path.exists() else []
-        if not rows:
-            continue
-        start, end = f"<!-- {place} -->", f"<!-- /{place} -->"
-        before, opened, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        if not (opened and closed):
-            raise ValueError(f"no place {start} ... {end} to fill")
-        text = f"{before}{start}\n{table(rows)}\n{end}{after}"
+        if rows:
+            text = put(text, place, table(rows))
     return text
 
 
+def put(text: str, place: str, filling: str) -> str:
+    """`text` with one marked place filled."""
+    start, end = f"<!-- {place} -->", f"<!-- /{place} -->"
+    before, opened, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not (opened and closed):
+        raise ValueError(f"no place {start} ... {end} to fill")
+    return f"{before}{start}\n{filling}\n{end}{after}"
+
+
+def fill_scaling(text: str, results: Path) -> str:
+    """docs/scaling.md: measured rows, and what the same model says on paper."""
+    return put(fill(text, results, SCALING), "paper:scaling", scaling.paper())
+
+
+DOCUMENTS: dict[str, Callable[[str, Path], str]] = {
+    "README.md": fill,
+    "docs/scaling.md": fill_scaling,
+}
+
+
 def main() -> None:
-    readme = Path("README.md")
-    readme.write_text(fill(readme.read_text(encoding="utf-8"), Path("results")), encoding="utf-8")
+    for name, filled in DOCUMENTS.items():
+        document = Path(name)
+        text = document.read_text(encoding="utf-8")
+        document.write_text(filled(text, Path("results")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
 from eattn.models import SequenceClassifier
 from eattn.timeseries.arrays import held_out, pieces, side_by_side
 from eattn.train import History, ListCases, Task, TrainConfig, isolated, move, train
@@ -17,6 +18,8 @@ from eattn.train import History, ListCases, Task, TrainConfig, isolated, move, t
 METRIC = "val_loss"
 AT_ONCE = 64  # cases in a batch where no gradient is needed
 Labelled = tuple[Tensor, int]  # a series [length, channels] and the number of its class
+# Series, which samples are real, labels, and how they are cut over processes, if they are.
+Batch = tuple[Tensor, Tensor | None, Tensor, Cut | None]
 
 
 def learn(
@@ -34,10 +37,11 @@ def learn(
     learnt = [case for i, case in enumerate(cases) if i not in judged]
     with isolated(config.seed):
         model = SequenceClassifier(**design)
-    task = Task(ListCases(learnt, _collate), _loss)
+    task = Task(ListCases(learnt, _collate), _loss, cut=_sliced)
     if judged:
         kept = [cases[i] for i in sorted(judged)]
-        task = Task(task.cases, _loss, lambda model: _judge(model, kept), METRIC, "lower")
+        judge: dict[str, Any] = dict(evaluate=lambda model: _judge(model, kept), metric=METRIC)
+        task = replace(task, **judge, better="lower")
     else:
         config = replace(config, patience=None)
     history = train(model, task, config, progress=progress)
@@ -67,14 +71,19 @@ def _logits(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
         yield model(x, key_mask=key_mask)
 
 
-def _collate(cases: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
+def _collate(cases: Sequence[Labelled]) -> Batch:
     x, key_mask = side_by_side([x for x, _ in cases])
-    return x, key_mask, torch.tensor([label for _, label in cases])
+    return x, key_mask, torch.tensor([label for _, label in cases]), None
 
 
-def _loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
-    x, key_mask, label = batch
-    return F.cross_entropy(model(x, key_mask=key_mask), label)
+def _sliced(batch: Batch, cut: Cut) -> Batch:
+    """All of it: the model takes its own tokens, and every process gets the logits."""
+    return *batch[:3], cut
+
+
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    x, key_mask, label, cut = batch
+    return F.cross_entropy(model(x, key_mask=key_mask, cut=cut), label)
 
 
 def _judge(model: nn.Module, cases: Sequence[Labelled]) -> dict[str, float]:

@@ -5,11 +5,12 @@ the cost of remembering them; a forecaster of lags * C channels reads a series o
 channels as the series has, lags is 1 and this is `Forecaster.rollout`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from eattn.distributed import Cut
 from eattn.models import Forecaster, ForecasterState
 
 
@@ -31,18 +32,20 @@ def read(
     calendar: Tensor | None = None,
     key_mask: Tensor | None = None,
     before: Reading | None = None,
+    cut: Cut | None = None,
 ) -> Reading:
     """Absorb x [B, L, C], its times [B, L, F] and what is real [B, L], in one parallel pass.
 
     Values before the first are taken to be like it. Rows that begin with padding must have their
-    first real value there.
+    first real value there. With a `cut` every process is given all of x, and reads its slice.
     """
     lags = _lags(model, x.shape[2])
     earlier = x[:, :1].expand(-1, lags - 1, -1) if before is None else before.last[:, 1:]
     full = torch.cat([earlier, x], 1)
     tokens = _token(full.unfold(1, lags, 1).transpose(2, 3))
     state = None if before is None else before.state
-    _, state = model(tokens, calendar=calendar, key_mask=key_mask, state=state, return_state=True)
+    given: Any = dict(calendar=calendar, key_mask=key_mask, state=state, cut=cut)
+    _, state = model(tokens, **given, return_state=True)
     return Reading(state, full[:, -lags:])
 
 

@@ -67,7 +67,12 @@ def learn(
     if not len(judged):
         judge, config = {}, replace(config, patience=None)
     horizon = material.horizon
-    task = Task(cases, lambda model, batch: rollout_loss(model, batch, horizon), **judge)
+    task = Task(
+        cases,
+        lambda model, batch: rollout_loss(model, batch, horizon),
+        **judge,
+        cut=lambda batch, cut: batch._replace(cut=cut),
+    )
     return model, train(model, task, config, progress=progress)
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
 from eattn.models import Forecaster
 from eattn.nn.mixer import check_size
 from eattn.timeseries.rolling import read, roll_out
@@ -25,6 +26,7 @@ class Windows(NamedTuple):
     calendar: Tensor | None = None  # [B, past + horizon, F]
     real: Tensor | None = None  # [B, past + horizon], False for padding; None: all are
     known: Tensor | None = None  # [B, past + horizon], False where nothing was measured
+    cut: Cut | None = None  # of the past over processes, if it is cut
 
 
 class WindowCases:
@@ -69,12 +71,20 @@ class WindowCases:
         return len(self.starts)
 
     def collate(self, indices: list[int]) -> Windows:
-        past = self._past(indices)
+        return self.collate_share(indices, indices)
+
+    def collate_share(self, indices: list[int], batch: list[int]) -> Windows:
+        """Of a batch that processes share: each must have the past that the whole one has."""
+        past = self._past(batch)
         skipped = self.window - past
         place = torch.arange(skipped, self.window + self.horizon)
         rows = self.starts[indices].unsqueeze(1) + place
-        x, *others = self.columns
-        return Windows(x[rows], *(None if column is None else column[rows] for column in others))
+        x, calendar, real, known, _ = self.columns
+
+        def of(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column[rows]
+
+        return Windows(x[rows], of(calendar), of(real), of(known))
 
     def _past(self, indices: list[int]) -> int:
         """The same for the same batch: what is learnt must not depend on when it was asked for."""
@@ -87,12 +97,13 @@ class WindowCases:
 def forecast(model: Forecaster, batch: Windows, horizon: int) -> Tensor:
     """What the model makes of the past of each window -> [B, horizon, C]."""
     past = batch.x.shape[1] - horizon
-    x, calendar, real, _ = batch
+    x, calendar, real, _, cut = batch
     reading = read(
         model,
         x[:, :past],
         calendar=None if calendar is None else calendar[:, :past],
         key_mask=None if real is None else real[:, :past],
+        cut=cut,
     )
     times = None if calendar is None else calendar[:, past:]
     return roll_out(model, reading, horizon, calendar=times)

@@ -1,7 +1,7 @@
 """What is learnt from: cases by number, and batches of them in an order that can be repeated."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,15 @@ class Cases(Protocol):
 
     def collate(self, indices: list[int]) -> Batch:
         """The batch of these cases, in this order, on the CPU or on the model's device."""
+        ...
+
+
+@runtime_checkable
+class SharedCases(Protocol):
+    """Cases of which a batch is more than its cases: a share of it must know all of it."""
+
+    def collate_share(self, indices: list[int], batch: list[int]) -> Batch:
+        """As `collate`, of the cases that a process takes of a batch."""
         ...
 
 
@@ -77,6 +86,13 @@ def batches(
     for batch in order.split(size):
         if len(batch) == size or not drop_last:
             yield batch.tolist()
+
+
+def collate(cases: Cases, indices: list[int], batch: list[int]) -> Batch:
+    """Those cases of a batch that a process takes."""
+    if isinstance(cases, SharedCases):
+        return cases.collate_share(indices, batch)
+    return cases.collate(indices)
 
 
 def move(batch: Batch, device: torch.device | str) -> Batch:

@@ -1,16 +1,25 @@
-"""One file that holds a whole run: it is there complete, or it is the one before."""
+"""What holds a whole run, in a file or a folder: it is there complete, or it is the one before."""
 
 import os
+import shutil
+import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from eattn.train.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from eattn.train.parallel import Processes
+
 FORMAT = 1
 NAME = "last.pt"
+SHARED = (
+    "step-[0-9]*[0-9]"  # folders of several processes; one that is being written ends otherwise
+)
+PLAIN = "run.pt"  # in such a folder
 
 
 class Checkpoint:
@@ -19,6 +28,11 @@ class Checkpoint:
     What is saved are tensors and plain values, read back without running any code from the file
     (`weights_only=True`), its checksums compared. Writing goes to a file beside it that takes its
     name once it is on the disk, so that a kill at any moment leaves a whole one.
+
+    Several processes write `step-N` instead, a folder in the format of
+    torch.distributed.checkpoint: each its part of the weights, and the first what is plain. Any
+    number of processes can read either. That format has an index in pickle, which is code: it must
+    be one's own.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -31,38 +45,111 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Replace what is there."""
         partial = self.path.with_suffix(".partial")
+        self._write(partial, state)
+        os.replace(partial, self.path)
+        _sync_folder(self.folder)
+        self._leave(self.path)
+
+    def save_shared(
+        self, plain: dict[str, Any], tensors: dict[str, Any], processes: "Processes"
+    ) -> None:
+        """Replace what is there by what all processes have: each calls this with its parts."""
+        whole = self.folder / f"step-{plain['standing']['step']:08}"
+        partial = whole.with_suffix(".partial")
+        if processes.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+        processes.wait()
+        import torch.distributed.checkpoint as dcp  # slow to import, and seldom needed
+
         try:
-            with open(partial, "wb") as file:
+            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial))
+        except dcp.api.CheckpointException as error:
+            raise OSError(f"cannot write the checkpoint {whole}: {_cause(error)}") from error
+        if not processes.first:
+            return
+        sizes = {path.name: path.stat().st_size for path in partial.iterdir()}
+        self._write(partial / PLAIN, plain | {"files": sizes})
+        _sync_folder(partial)
+        shutil.rmtree(whole, ignore_errors=True)
+        os.replace(partial, whole)
+        _sync_folder(self.folder)
+        self._leave(whole)
+
+    def newest(self) -> Path | None:
+        """What a run goes on from: the file, a folder of several processes, or nothing."""
+        shared = sorted(self.folder.glob(SHARED))
+        if not shared:
+            return self.path if self.path.exists() else None
+        state = self.load()  # a kill between writing the one and removing the other leaves both
+        if state is None or state["standing"]["step"] < int(shared[-1].name.partition("-")[2]):
+            return shared[-1]
+        return self.path
+
+    def load(self) -> dict[str, Any] | None:
+        """What one process saved last, on the CPU; None where nothing was."""
+        return self._read(self.path) if self.path.exists() else None
+
+    def load_plain(self, folder: Path) -> dict[str, Any]:
+        """What is plain in what several processes saved, all of whose files must be there."""
+        state = self._read(folder / PLAIN)
+        for name, size in state["files"].items():
+            file = folder / name
+            found = file.stat().st_size if file.exists() else None
+            if found != size:
+                what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                raise CheckpointError(f"{file} {what}: delete {folder} to start anew")
+        return state
+
+    def fill_shared(self, folder: Path, tensors: dict[str, Any]) -> None:
+        """Read what several processes saved into these tensors, whole ones or parts."""
+        import torch.distributed.checkpoint as dcp
+
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder))
+        except Exception as error:  # a damaged file may make anything of its readers
+            raise CheckpointError(
+                f"{folder} is damaged or no checkpoint ({_cause(error)}): delete it to start anew"
+            ) from error
+
+    def _leave(self, kept: Path) -> None:
+        """Remove all other checkpoints."""
+        for other in [self.path, *self.folder.glob("step-*")]:
+            if other != kept and other.is_dir():
+                shutil.rmtree(other, ignore_errors=True)
+            elif other != kept:
+                other.unlink(missing_ok=True)
+
+    def _write(self, path: Path, state: dict[str, Any]) -> None:
+        """All of it, on the disk; or nothing is there."""
+        try:
+            with open(path, "wb") as file:
                 torch.save({"format": FORMAT} | state, file)
                 file.flush()
                 os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:  # torch's own words hide what the disk said
             reason = error.__context__ if isinstance(error, RuntimeError) else error
-            partial.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise OSError(f"cannot write the checkpoint {self.path}: {reason or error}") from error
-        os.replace(partial, self.path)
-        _sync_folder(self.folder)
 
-    def load(self) -> dict[str, Any] | None:
-        """What was saved last, on the CPU; None where nothing was."""
-        if not self.path.exists():
-            return None
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
-            with zipfile.ZipFile(self.path) as archive:
+            with zipfile.ZipFile(path) as archive:
                 if (name := archive.testzip()) is not None:  # torch.load compares no checksum
                     raise zipfile.BadZipFile(f"{name} has a wrong checksum")
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except PermissionError:
             raise
         except Exception as error:  # a damaged file may make anything of its readers
-            reason = str(error).partition("\n")[0]
             raise CheckpointError(
-                f"{self.path} is damaged or no checkpoint ({reason}): delete it to start anew"
+                f"{path} is damaged or no checkpoint ({_cause(error)}): delete it to start anew"
             ) from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, dict) else None
             raise CheckpointError(
-                f"{self.path} must be a checkpoint of format {FORMAT}, got {found}:"
+                f"{path} must be a checkpoint of format {FORMAT}, got {found}:"
                 " delete it to start anew"
             )
         return state
@@ -82,6 +169,14 @@ class Checkpoint:
                     f"{self.path} is of another {what}: {', '.join(told)}{more};"
                     " delete it to start anew, or choose another folder"
                 )
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of why, of the first process that said so."""
+    failures = getattr(error, "failures", None)
+    if failures:
+        error = next(iter(failures.values()))[0]
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _sync_folder(folder: Path) -> None:

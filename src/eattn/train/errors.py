@@ -8,6 +8,7 @@ from torch.utils import _pytree as pytree
 
 from eattn.train.cases import Batch
 from eattn.train.config import TrainConfig
+from eattn.train.sharding import local
 
 
 class TrainingError(ValueError):
@@ -42,4 +43,4 @@ def advice(model: nn.Module, batch: Batch, config: TrainConfig, *, autocast: boo
 
 
 def _finite(x: object) -> bool:
-    return not isinstance(x, Tensor) or bool(torch.isfinite(x).all())
+    return not isinstance(x, Tensor) or bool(torch.isfinite(local(x)).all())

@@ -7,14 +7,16 @@ killed goes on as if it had not been: bit for bit on a CPU with the same number 
 
 import math
 import time
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from eattn.train.cases import Batch, move
+from eattn.train import sharding
+from eattn.train.cases import Batch, collate, move
 from eattn.train.checkpoint import Checkpoint
 from eattn.train.config import TrainConfig
 from eattn.train.errors import TrainingError, advice
@@ -50,8 +52,10 @@ def train(
     model inside. CUDA has not been run.
 
     In several processes (`eattn.train.torchrun`) each takes its share of every batch, so that the
-    run is that of one process but for rounding. There `task.loss` must call the model itself, not
-    one of its methods. The first process evaluates, shows, reads and writes checkpoints.
+    run is that of one process but for rounding. The first one shows and evaluates; with `fsdp` or
+    `sequence_parallel` all evaluate, alike. Each writes its part of a checkpoint, from which any
+    other number of processes can go on, in a folder that all of them see. With `fsdp` the model
+    itself gets its weights at the end.
 
     >>> from eattn.train import Task, TensorCases
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
@@ -81,21 +85,24 @@ class _Run:
     """A model, an optimiser, and how far they are."""
 
     def __init__(self, model: nn.Module, task: Task, plan: Plan, processes: Processes) -> None:
-        self.model, self.task, self.plan, self.config = model, task, plan, plan.config
+        self.given, self.task, self.plan, self.config = model, task, plan, plan.config
         self.processes = processes
         processes.check(plan.smallest)
+        processes.check_cuts(model)
+        if processes.cut is not None and task.cut is None:
+            raise ValueError("sequence_parallel needs a task that says how a batch is cut")
         self.device = choose_device(model, self.config.device)
         self.dtype = choose_dtype(self.config.precision, self.device)
-        model.to(self.device)
-        self.inner: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile
-        self.optimizer = make_optimizer(model, self.config)
+        self.model = processes.shard(model, self.device)
+        self.inner: nn.Module = getattr(self.model, "_orig_mod", self.model)  # of torch.compile
+        self.optimizer = make_optimizer(self.model, self.config)
         self.scaler = make_scaler(self.device, self.dtype)
         self.at = Standing()
         self.best: dict[str, Any] | None = None
         folder = self.config.checkpoint
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self._restore()
-        self.called = processes.spread(model)
+        self.loss = processes.spread(self.model, task.loss)
         self.began = self.saved = time.perf_counter()
         self.before = self.at.seconds
 
@@ -132,18 +139,23 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         mine = self.processes.share(indices)
-        batch = move(self.task.cases.collate(mine), self.device)
+        batch = collate(self.task.cases, mine, indices)
+        if self.task.cut is not None and self.processes.cut is not None:
+            batch = self.task.cut(batch, self.processes.cut)
+        batch = move(batch, self.device)
         self.optimizer.zero_grad()
-        with autocast(self.device, self.dtype):
-            loss, weight = self.task.loss_and_weight(self.called, batch, len(mine))
+        with autocast(self.device, self.dtype), self._quiet():
+            loss, weight = self.task.weighed(self.loss(batch), len(mine))
         share, loss, weight = self.processes.weigh(loss, weight)
         self.scaler.scale(share).backward()
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.config.clip is None else self.config.clip
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        value, size = self._check_finite(loss, norm, batch, lr)
+        value, size = self._check_finite(loss, sharding.whole(norm), batch, lr)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.processes.fsdp:  # as DDP does
+            sharding.same(self.model, parameters=False)
         self.at.step += 1
         self.at.loss_sum += value * weight
         self.at.weight += weight
@@ -175,8 +187,9 @@ class _Run:
         at, task = self.at, self.task
         self.model.eval()
         # Its random numbers are its own: judging a model must not change what it learns next.
-        with isolated(), torch.no_grad(), autocast(self.device, self.dtype):
-            metrics = task.metrics(self.model) if self.processes.first else {}
+        with isolated(), torch.no_grad(), autocast(self.device, self.dtype), self._quiet():
+            metrics = task.metrics(self.model) if self.processes.judges else {}
+        sharding.rest(self.model)
         metrics = self.processes.tell(metrics)
         self.model.train()
         loss = at.loss_sum / at.weight if at.weight else math.nan
@@ -200,6 +213,13 @@ class _Run:
         """Give the model its best weights, where they are to be kept and there are some."""
         if self.best is not None:
             self.inner.load_state_dict(self.best)
+        if self.processes.fsdp:
+            whole = {name: sharding.whole(x) for name, x in self.inner.state_dict().items()}
+            self.given.to(self.device)
+            getattr(self.given, "_orig_mod", self.given).load_state_dict(whole)
+
+    def _quiet(self) -> AbstractContextManager[None]:
+        return sharding.quiet() if self.processes.fsdp else nullcontext()
 
     def _seconds(self) -> float:
         self.at.seconds = self.before + time.perf_counter() - self.began
@@ -219,39 +239,69 @@ class _Run:
             return
         self._seconds()
         mine, *others = self.processes.gather(rng_state())
-        if not self.processes.first:
-            return
-        self.checkpoint.save(
-            {
-                "run": self._description(),
-                "standing": self.at.plain(),
-                "model": self.inner.state_dict(),
-                "best": self.best,
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "rng": mine,
-                "others": others,  # random numbers of the other processes
+        plain: dict[str, Any] = {
+            "run": self._description(),
+            "standing": self.at.plain(),
+            "scaler": self.scaler.state_dict(),
+            "rng": mine,
+            "others": others,  # random numbers of the other processes
+        }
+        weights, best = self.inner.state_dict(), self.best
+        if self.processes.count == 1:
+            held = {"model": weights, "best": best, "optimizer": self.optimizer.state_dict()}
+            self.checkpoint.save(plain | held)
+        else:
+            slots = sharding.slots(self.inner, self.optimizer)
+            shared = {"model": weights, "optimizer": slots} | ({"best": best} if best else {})
+            plain["best"] = best is not None
+            plain["slots"] = {
+                n: {k: list(x.shape) for k, x in of.items()} for n, of in slots.items()
             }
-        )
+            self.checkpoint.save_shared(plain, shared, self.processes)
         self.saved = time.perf_counter()
 
     def _restore(self) -> None:
         """Stand where the last checkpoint does, if there is one, and it is of this run."""
         if self.checkpoint is None:
             return
-        # The first process reads for all: no two may stand at different steps.
-        saved = self.processes.tell(self.checkpoint.load() if self.processes.first else None)
-        if saved is None:
+        # The first process looks for all: no two may stand at different steps.
+        path = self.processes.tell(self.checkpoint.newest() if self.processes.first else None)
+        if path is None:
             return
-        self.checkpoint.check(saved["run"], self._description())
+        if path == self.checkpoint.path:
+            saved = self.processes.tell(self.checkpoint.load() if self.processes.first else None)
+            self.checkpoint.check(saved["run"], self._description())
+            self._take(saved)
+        else:
+            saved = self.checkpoint.load_plain(path)
+            self.checkpoint.check(saved["run"], self._description())
+            self._take_shared(saved, path)
         self.at = Standing.read(saved["standing"])
-        self.best = saved["best"]
-        self.inner.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
         numbers = [saved["rng"], *saved.get("others", ())]
         if self.processes.rank < len(numbers):  # there may have been fewer
             set_rng_state(numbers[self.processes.rank])
+
+    def _take(self, saved: dict[str, Any]) -> None:
+        """The weights and the optimiser of one process that had them whole."""
+        mine = self.inner.state_dict()
+        self.best = None if saved["best"] is None else sharding.parts(saved["best"], mine)
+        self.inner.load_state_dict(sharding.parts(saved["model"], mine))
+        sharding.load_whole(self.inner, self.optimizer, saved["optimizer"])
+
+    def _take_shared(self, saved: dict[str, Any], path: Path) -> None:
+        """The weights and the optimiser of several processes that each wrote a part."""
+        assert self.checkpoint is not None
+        room: dict[str, Any] = {
+            "model": self.inner.state_dict(),
+            "optimizer": sharding.empty_slots(self.inner, self.optimizer, saved["slots"]),
+        }
+        if saved["best"]:
+            room["best"] = _copy(self.inner)
+        self.checkpoint.fill_shared(path, room)
+        self.best = room.get("best")
+        self.inner.load_state_dict(room["model"])
+        sharding.fill_slots(self.inner, self.optimizer, room["optimizer"])
 
     def _description(self) -> dict[str, dict[str, Any]]:
         """What a run must share with the one it continues."""
@@ -271,9 +321,12 @@ class _Run:
 
 
 def _copy(model: nn.Module) -> dict[str, Any]:
-    """The weights as they are now, on the CPU."""
-    state = model.state_dict()
+    """The weights as they are now, on the CPU; parts of them where they are."""
     return {
-        name: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x
-        for name, x in state.items()
+        name: x.detach().clone()
+        if hasattr(x, "full_tensor")
+        else x.detach().to("cpu", copy=True)
+        if isinstance(x, Tensor)
+        else x
+        for name, x in model.state_dict().items()
     }

@@ -1,12 +1,15 @@
 """One run in several processes, as `torchrun` starts them: each takes its share of every batch.
 
-Every process holds the whole model (DDP). `Processes.spread` is the one place that decides so:
-what shards weights, or cuts sequences, would take its place.
+By default every process holds the whole model (DDP). With `fsdp` each keeps a part of every weight,
+its gradient and its optimiser state, and all have the whole only while they use it. With
+`sequence_parallel` neighbouring processes share the tokens of a batch. All of it goes together.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from eattn.distributed import Cut
+from eattn.nn.mixer import Mixer
+from eattn.train import sharding
+from eattn.train.cases import Batch
+
+# What torch says when the other end of a connection is gone.
+LOST = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out|socket|nccl|remote process", re.I
+)
 
 
 @dataclass(frozen=True)
@@ -22,30 +36,52 @@ class Processes:
 
     >>> Processes().share([3, 1, 2]), Processes(1, 2).share([3, 1, 2])
     ([3, 1, 2], [1])
+    >>> Processes(1, 4, sequence=2).share([3, 1, 2])  # as process 0, with which it shares tokens
+    [3, 2]
     """
 
     rank: int = 0
     count: int = 1
+    sequence: int = 1  # neighbours that share the tokens of a batch
+    fsdp: bool = False
+    cut: Cut | None = None  # over those neighbours, if there are any
 
     @classmethod
     def here(cls) -> "Processes":
-        """Those of torch's default process group, if there is one."""
+        """Those of the `torchrun` block, or of torch's default process group, if there is one."""
+        found = _HERE.get()
+        if found is not None:
+            return found
         if not dist.is_available() or not dist.is_initialized():
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that judges, writes and shows."""
+        """Whether this is the one that writes and shows."""
         return self.rank == 0
+
+    @property
+    def judges(self) -> bool:
+        """Whether this one evaluates: all do where no process could alone."""
+        return self.first or self.fsdp or self.sequence > 1
 
     def check(self, smallest: int) -> None:
         """That every batch, of which the smallest has so many cases, has one for each process."""
-        if smallest < self.count:
+        groups = self.count // self.sequence
+        if smallest < groups:
+            what = "processes" if self.sequence == 1 else f"groups of {self.sequence} processes"
             raise ValueError(
-                f"a batch of {smallest} cases is too small for {self.count} processes:"
+                f"a batch of {smallest} cases is too small for {groups} {what}:"
                 " choose a larger batch_size, or drop_last=True if it is the last of an epoch"
             )
+
+    def check_cuts(self, model: nn.Module) -> None:
+        """That the model's sequences can be cut, if they are to be."""
+        if self.cut is not None:
+            for module in model.modules():
+                if isinstance(module, Mixer):
+                    module.check_cut()
 
     def seed(self, seed: int) -> int:
         """Of this process: the same dropout in all of them would not be random."""
@@ -54,17 +90,25 @@ class Processes:
         return int(np.random.SeedSequence([seed, self.rank]).generate_state(1)[0])
 
     def share(self, indices: list[int]) -> list[int]:
-        """The cases of a batch that this process takes."""
-        return indices[self.rank :: self.count]
+        """The cases of a batch that this process takes, with those it shares tokens with."""
+        return indices[self.rank // self.sequence :: self.count // self.sequence]
 
-    def spread(self, model: nn.Module) -> nn.Module:
-        """What is to be called instead of the model, so that all processes have one gradient."""
-        return model if self.count == 1 else nn.parallel.DistributedDataParallel(model)
+    def shard(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """What is to be trained: the model itself, or a copy with a part of each weight here."""
+        if not self.fsdp:
+            return model.to(device)
+        return sharding.shard(model, device, init_device_mesh(_device_type(), (self.count,)))
+
+    def spread(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> Any:
+        """The loss as a function of a batch, so that all processes have one gradient."""
+        if self.count == 1 or self.fsdp:
+            return lambda batch: loss(model, batch)
+        return nn.parallel.DistributedDataParallel(_Loss(model, loss))
 
     def weigh(self, loss: Tensor, weight: float) -> tuple[Tensor, Tensor, float]:
         """What to differentiate here, and the mean loss and the weight of the whole batch.
 
-        DDP takes the mean of the gradients; a share that counts for more must weigh more in it.
+        DDP and FSDP take the mean of the gradients; a share that counts for more must weigh more.
         """
         if self.count == 1:
             return loss, loss.detach(), weight
@@ -95,20 +139,71 @@ class Processes:
             self.gather(None)  # on any backend, and without a device to name
 
 
-@contextmanager
-def torchrun() -> Iterator[Processes]:
-    """A process group for the block, where torchrun started more than one process; else none.
+_HERE: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
-    On a CPU it is gloo's. With CUDA it is nccl's, a card for each process, which has not been run.
+
+class _Loss(nn.Module):
+    """A loss as a module: whatever it calls of the model, DDP sees one forward."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Batch) -> Any:
+        return self.loss(self.model, batch)
+
+
+@contextmanager
+def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Processes]:
+    """A block in which `train` shares its work, where torchrun started more than one process.
+
+    With `fsdp` no process holds all weights; with `sequence_parallel` so many processes share the
+    tokens of a batch. On a CPU processes talk by gloo. With CUDA it is nccl, a card for each
+    process, which has not been run. If one is lost, the others raise a ConnectionError.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or Processes.here().count > 1:
-        yield Processes.here()
-        return
-    cards = torch.cuda.is_available()
-    if cards:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if cards else "gloo")
+    own = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
+    if own:
+        cards = torch.cuda.is_available()
+        if cards:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl" if cards else "gloo")
     try:
-        yield Processes.here()
+        processes = _arranged(fsdp, sequence_parallel)
+        token = _HERE.set(processes)
+        try:
+            yield processes
+        except RuntimeError as error:
+            if processes.count > 1 and LOST.search(str(error)):
+                reason = str(error).strip().partition("\n")[0]
+                raise ConnectionError(
+                    f"process {processes.rank} of {processes.count} lost another one, which was"
+                    f" killed or could not be reached ({reason}); the same command goes on from"
+                    " the last checkpoint, if there is one"
+                ) from error
+            raise
+        finally:
+            _HERE.reset(token)
     finally:
-        dist.destroy_process_group()
+        if own:
+            dist.destroy_process_group()
+
+
+def _arranged(fsdp: bool, sequence: int) -> Processes:
+    """The processes of the default group, in a mesh of [data, sequence]."""
+    started = dist.is_available() and dist.is_initialized()
+    rank, count = (dist.get_rank(), dist.get_world_size()) if started else (0, 1)
+    if sequence < 1 or count % sequence:
+        raise ValueError(
+            f"sequence_parallel must divide the number of processes, {count}, got {sequence}:"
+            f" torchrun --nproc-per-node {max(2, sequence)} starts more"
+        )
+    cut = None
+    if sequence > 1:
+        names = ("data", "sequence")
+        mesh = init_device_mesh(_device_type(), (count // sequence, sequence), mesh_dim_names=names)
+        cut = Cut(mesh["sequence"].get_group(), check=False)  # one program made all of them
+    return Processes(rank, count, sequence, fsdp and count > 1, cut)
+
+
+def _device_type() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

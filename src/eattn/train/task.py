@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from eattn.distributed import Cut
 from eattn.train.cases import Batch, Cases
 
 Loss = Tensor | tuple[Tensor, float]
@@ -22,6 +23,9 @@ class Task:
     that decides, and `better` says which way; "train_loss" is the mean loss since the last
     evaluation. Without a metric nothing is decided: no early stopping, and the last weights stay.
 
+    `cut(batch, cut)` is what a process takes of a batch whose sequences are cut over several; the
+    loss is then the mean over its part. Without it sequences cannot be cut.
+
     >>> import torch
     >>> from eattn.train import TensorCases
     >>> x = torch.randn(8, 3)
@@ -34,6 +38,7 @@ class Task:
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
     metric: str | None = None
     better: Literal["higher", "lower"] | None = None
+    cut: Callable[[Batch, Cut], Batch] | None = None
 
     def __post_init__(self) -> None:
         if self.metric is None:
@@ -52,9 +57,8 @@ class Task:
         decided = "" if self.metric is None else f", {self.better} {self.metric} is better"
         return f"Task({len(self.cases)} cases{decided})"
 
-    def loss_and_weight(self, model: nn.Module, batch: Batch, size: int) -> tuple[Tensor, float]:
-        """The loss of a batch of `size` cases, checked, and what it counts for."""
-        result = self.loss(model, batch)
+    def weighed(self, result: Loss, size: int) -> tuple[Tensor, float]:
+        """What `loss` gave for a batch of `size` cases, checked, and what it counts for."""
         loss, weight = result if isinstance(result, tuple) else (result, size)
         if not isinstance(loss, Tensor) or loss.dim():
             got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

@@ -1,0 +1,81 @@
+"""Ranks that are about to compute different things find out, instead of waiting for ever."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from eattn.ops.checks import FLOATS
+
+# What must be the same on all ranks; each goes as one integer, so that any two messages fit.
+FIELDS = (
+    "B",
+    "D",
+    "expansion",
+    "order or nodes",
+    "radius",
+    "dtype",
+    "causal",
+    "cu_seqlens",
+    "state",
+    "return_state",
+    "gradient",
+)
+SCALE = 2**20  # of a radius
+NAMES: dict[str, tuple[Any, ...]] = {
+    "expansion": ("Taylor", "Quadrature"),
+    "dtype": FLOATS,
+}
+FLAGS = ("causal", "cu_seqlens", "state", "return_state", "gradient")
+
+
+class DisagreementError(ValueError):
+    """What one rank was given does not go with what another was."""
+
+
+def agree(facts: Callable[[], dict[str, int]], group: dist.ProcessGroup | None) -> None:
+    """That `facts`, by the names of `FIELDS`, are the same on all ranks, in one small all-gather.
+
+    If it raises, on any rank, so does every rank: this one what it raised, the others that it did.
+    """
+    wrong: Exception | None = None
+    mine = [0] * len(FIELDS)
+    try:
+        found = facts()
+        mine = [int(found[name]) for name in FIELDS]
+    except Exception as error:
+        wrong = error
+    told = torch.tensor([wrong is None, *mine], device=_device(group))
+    every = [torch.empty_like(told) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, told, group=group)
+    if wrong is not None:
+        raise wrong
+    rows = [x.tolist() for x in every]
+    refused = [rank for rank, row in enumerate(rows) if not row[0]]
+    if refused:
+        raise DisagreementError(
+            f"rank {refused[0]} refused what it was given, and says why; so nothing was computed"
+        )
+    for i, name in enumerate(FIELDS, 1):
+        other = next((rank for rank, row in enumerate(rows) if row[i] != rows[0][i]), None)
+        if other is not None:
+            raise DisagreementError(
+                f"all ranks must have the same {name}, got {_shown(name, rows[0][i])} on rank 0"
+                f" and {_shown(name, rows[other][i])} on rank {other}"
+            )
+
+
+def _shown(name: str, value: int) -> Any:
+    if name in NAMES:
+        return NAMES[name][value]
+    if name == "radius":
+        return value / SCALE
+    return bool(value) if name in FLAGS else value
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's backend wants its tensors."""
+    if dist.get_backend(group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

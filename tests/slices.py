@@ -1,0 +1,199 @@
+"""What every rank of a test does: its slice of a sequence, beside the whole in one process.
+
+A module of its own, as other processes import it.
+"""
+
+import itertools
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import eattn
+from eattn import Quadrature, State, Taylor, distributed
+from eattn.distributed import Cut
+from eattn.nn import ElementwiseAttention, TransformerBlock
+from eattn.ops import Expansion
+
+B, D = 2, 5
+LENGTHS = {2: (7, 4), 3: (3, 0, 9), 4: (5, 1, 8, 2)}  # uneven, and one slice with nothing in it
+EXPANSIONS = {"taylor": Taylor(6), "quadrature": Quadrature(13)}
+OFF = (False, False, False)
+CASES = {
+    "-".join(name for name, on in zip(("causal", "mask", "state"), flags, strict=True) if on)
+    or "full": flags
+    for flags in itertools.product((False, True), repeat=3)
+}
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+
+def bounds() -> list[int]:
+    return [0, *itertools.accumulate(LENGTHS[dist.get_world_size()])]
+
+
+def mine(x: Tensor) -> Tensor:
+    """This rank's slice of a tensor over the whole sequence."""
+    first, last = bounds()[dist.get_rank() :][:2]
+    return x[:, first:last]
+
+
+def off(ours: Tensor, theirs: Tensor) -> float:
+    return (ours - theirs).detach().abs().max().item() if ours.numel() else 0.0
+
+
+def summed(x: Tensor) -> Tensor:
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def compare(expansion: Expansion, causal: bool, masked: bool, stated: bool) -> float:
+    """The largest difference to one process: y, the last state, and all gradients."""
+    L = bounds()[-1]
+    whole = [draw(B, L, D, seed=i).requires_grad_() for i in range(3)]
+    parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
+    mask = draw(B, L, seed=4) > -0.3 if masked else None
+    if mask is not None:
+        mask[1, : L // 2] = False
+    weight, options = draw(B, L, D, seed=5), dict(expansion=expansion, causal=causal)
+    states = []
+    for _ in range(2):
+        start = [draw(B, D, expansion.terms, seed=i).square().requires_grad_() for i in (6, 7)]
+        states.append(State(*start, draw(B, D, seed=8).abs() / 2) if stated else None)
+    y, last = eattn.ea_series(*whole, **options, key_mask=mask, state=states[0], return_state=True)
+    ours, ours_last = distributed.ea_series(
+        *parts,
+        **options,
+        key_mask=None if mask is None else mine(mask),
+        state=states[1],
+        return_state=True,
+    )
+    share = 1 / dist.get_world_size()  # of what every rank holds alike, each counts its part
+    ((y * weight).sum() + last.s.sin().sum() + last.z.cos().sum()).backward()
+    of_state = ours_last.s.sin().sum() + ours_last.z.cos().sum()
+    ((ours * mine(weight)).sum() + share * of_state).backward()
+    errors = [off(ours, mine(y)), *map(off, ours_last, last)]
+    errors += [off(a.grad, mine(b.grad)) for a, b in zip(parts, whole, strict=True)]
+    if stated:
+        errors += [
+            off(summed(a.grad), b.grad) for a, b in zip(states[1][:2], states[0][:2], strict=True)
+        ]
+    return max(errors)
+
+
+def compare_packed(expansion: Expansion) -> float:
+    """Sequences that end on a cut, cross one, cross two, or lie within a slice."""
+    edges = bounds()
+    L = edges[-1]
+    cuts = sorted({0, 1, 2, edges[1] - 1, edges[-2], L - 1, L})
+    whole = [draw(1, L, D, seed=i).requires_grad_() for i in range(3)]
+    parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
+    weight = draw(1, L, D, seed=5)
+    y = eattn.ea_series(
+        *whole, expansion=expansion, causal=True, cu_seqlens=torch.tensor(cuts, dtype=torch.int32)
+    )
+    (y * weight).sum().backward()
+    first, last = edges[dist.get_rank() :][:2]
+    inside = [cut - first for cut in cuts if first < cut < last]
+    offsets = torch.tensor([0, *inside, last - first], dtype=torch.int32)
+    ours = distributed.ea_series(
+        *parts,
+        expansion=expansion,
+        causal=True,
+        cu_seqlens=offsets,
+        continues=first not in cuts,
+    )
+    (ours * mine(weight)).sum().backward()
+    errors = [off(ours, mine(y))]
+    errors += [off(a.grad, mine(b.grad)) for a, b in zip(parts, whole, strict=True)]
+    return max(errors)
+
+
+def traffic(work: Callable[[], Tensor]) -> list[int]:
+    """Bytes of each message that a rank sends in a forward and a backward."""
+    sent = []
+
+    def count(received: list[Tensor], own: Tensor, group: object = None) -> None:
+        sent.append(own.numel() * own.element_size())
+        gather(received, own, group=group)
+
+    def count_sum(own: Tensor, group: object = None) -> None:
+        sent.append(own.numel() * own.element_size())
+        reduce(own, group=group)
+
+    gather, reduce = dist.all_gather, dist.all_reduce
+    with (
+        mock.patch.object(dist, "all_gather", count),
+        mock.patch.object(dist, "all_reduce", count_sum),
+    ):
+        work().sum().backward()
+    return sent
+
+
+def traffic_of_operator(L: int) -> list[int]:
+    q, k, v = (draw(B, L, D, seed=i).float().requires_grad_() for i in range(3))
+    return traffic(lambda: distributed.ea_series(q, k, v, causal=True))
+
+
+def traffic_of_block(L: int) -> list[int]:
+    """With a convolution of width 4, and without the message that compares."""
+    block = TransformerBlock(dim=D, heads=1, causal=True, short_conv=4)
+    x = draw(B, L, D, seed=0).float().requires_grad_()
+    return traffic(lambda: block(x, cut=Cut(check=False)))
+
+
+def disagree() -> dict[str, str]:
+    """What every rank says where the last one is given something else."""
+    odd = dist.get_rank() == dist.get_world_size() - 1
+    x, other = torch.zeros(B, 3, D), torch.zeros(B, 3, D + odd)
+    tries: dict[str, Callable[[], object]] = {
+        "D": lambda: distributed.ea_series(other, other, other),
+        "B": lambda: distributed.ea_series(*[x[odd:]] * 3),
+        "order": lambda: distributed.ea_series(x, x, x, order=4 + 2 * odd),
+        "expansion": lambda: distributed.ea_series(
+            x, x, x, expansion=Quadrature(17) if odd else Taylor(6)
+        ),
+        "dtype": lambda: distributed.ea_series(*[x.double() if odd else x] * 3),
+        "causal": lambda: distributed.ea_series(x, x, x, causal=odd),
+        "gradient": lambda: distributed.ea_series(*[x.clone().requires_grad_(odd)] * 3),
+        "refused": lambda: distributed.ea_series(x[0] if odd else x, x, x),
+        "layer": lambda: ElementwiseAttention(D + odd)(other, cut=Cut()),
+    }
+    found = {}
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            found[name] = "nothing"
+        except ValueError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def look_ahead() -> bool:
+    """Whether a NaN in the last slice reaches an earlier one."""
+    q, k, v = (draw(B, 4, D, seed=i) for i in range(3))
+    if dist.get_rank() == dist.get_world_size() - 1:
+        k = k * torch.nan
+    y = distributed.ea_series(q, k, v, causal=True)
+    return bool(y.isnan().any())
+
+
+def work() -> dict[str, object]:
+    found: dict[str, object] = {}
+    for (kind, expansion), (case, flags) in itertools.product(EXPANSIONS.items(), CASES.items()):
+        found[f"{kind} {case}"] = compare(expansion, *flags)
+    for kind, expansion in EXPANSIONS.items():
+        found[f"{kind} packed"] = compare_packed(expansion)
+    found["operator"] = [traffic_of_operator(L) for L in (8, 500)]
+    found["block"] = [traffic_of_block(L) for L in (8, 500)]
+    return found | {
+        "ahead": look_ahead(),
+        "disagree": disagree(),
+        "after": compare(Taylor(2), *OFF),
+    }

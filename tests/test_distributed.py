@@ -1,0 +1,115 @@
+"""One sequence over many ranks: values and gradients of one process, in bytes that do not grow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import cuts
+import pytest
+import ranks
+import slices
+import torch
+import torch.distributed as dist
+from slices import CASES, EXPANSIONS, LENGTHS, B, D
+from torch.testing import assert_close
+
+import eattn
+from eattn import distributed
+from eattn.distributed import Cut
+from eattn.nn import make_mixer
+
+
+def work() -> dict[str, Any]:
+    return slices.work() | {"cuts": cuts.work()}
+
+
+@pytest.fixture(scope="module", params=LENGTHS)
+def found(request, tmp_path_factory) -> list[dict[str, Any]]:
+    answers = ranks.run(work, request.param, tmp_path_factory.mktemp("ranks"))
+    for answer in answers:
+        assert "error" not in answer, answer["error"]
+    return answers
+
+
+@pytest.fixture
+def alone(tmp_path) -> Iterator[None]:
+    """A process group of this process only."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_many_ranks_give_what_one_process_gives(found):
+    """Uneven slices, one without a token; masks; states in and out; packed sequences."""
+    for answer in found:
+        for kind in EXPANSIONS:
+            for case in [*CASES, "packed"]:
+                assert answer[f"{kind} {case}"] < 1e-10, f"{kind} {case}"
+
+
+def test_layers_and_models_give_on_slices_what_they_give_on_the_whole(found):
+    """The convolution's halo, positions, masks, poolings, and the state that a rollout goes on."""
+    for answer in found:
+        for name, error in answer["cuts"].items():
+            assert error < 1e-10, name
+
+
+def test_what_is_sent_does_not_grow_with_the_sequence(found):
+    N, W = 7, len(found)
+    state = 4 * (B * D * (2 * N + 1) + 2)
+    for answer in found:
+        short, long = answer["operator"]
+        assert short == long == [96, state, state]
+        short, long = answer["block"]
+        tokens = 4 * B * D * 4  # the last three of each row, and how many they are
+        assert short == long == [tokens, state, state, W * tokens]
+
+
+def test_ranks_that_disagree_all_say_so(found):
+    told = {
+        "D": "the same D, got 5 on rank 0 and 6 on rank",
+        "B": "the same B, got 2 on rank 0 and 1 on rank",
+        "order": "the same order or nodes, got 4 on rank 0 and 6 on rank",
+        "expansion": "the same expansion, got Taylor on rank 0 and Quadrature on rank",
+        "dtype": "the same dtype, got torch.float32 on rank 0 and torch.float64 on rank",
+        "causal": "the same causal, got False on rank 0 and True on rank",
+        "gradient": "the same gradient, got False on rank 0 and True on rank",
+        "layer": "the same D, got 5 on rank 0 and 6 on rank",
+    }
+    *others, last = (answer["disagree"] for answer in found)
+    for said in (*others, last):
+        for name, words in told.items():
+            assert said[name].startswith("DisagreementError: all ranks must have"), name
+            assert words in said[name]
+    assert "q must be [B, L, D], got shape (3, 5)" in last["refused"]
+    for said in others:
+        assert f"rank {len(others)} refused what it was given" in said["refused"]
+    for answer in found:
+        assert answer["after"] < 1e-10  # nobody is left waiting
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_group_of_one_is_the_operator_itself(causal):
+    q, k, v = (slices.draw(B, 7, D, seed=i) for i in range(3))
+    ours = distributed.ea_series(q, k, v, causal=causal, return_state=True)
+    theirs = eattn.ea_series(q, k, v, causal=causal, return_state=True)
+    assert_close(ours, theirs)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", ["ea", "sa", "gru", "la", "ea-6+center"])
+def test_what_cannot_be_cut_says_so(name):
+    mixer = make_mixer(name, 8, heads=2, short_conv=2)
+    with pytest.raises(ValueError, match="cannot be cut over ranks"):
+        mixer(torch.zeros(1, 3, 8), cut=Cut())
+
+
+def test_nothing_of_a_later_slice_is_seen(found):
+    assert [answer["ahead"] for answer in found] == [False] * (len(found) - 1) + [True]
+
+
+def test_a_process_group_is_needed():
+    x = torch.zeros(1, 2, 3)
+    with pytest.raises(RuntimeError, match="must be initialised first"):
+        distributed.ea_series(x, x, x)
