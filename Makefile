@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench readme format clean
+.PHONY: help install demo test test-all check bench readme format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## make .venv and install what demo, test, check and bench need
 
@@ -28,6 +28,9 @@ demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.
 	$(BIN)/eattn demo
 
 test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not full"
+
+test-all: $(STAMP)  ## and whole matrices of the GPU kernels: hours
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(STAMP)  ## lint, format and types

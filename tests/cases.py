@@ -18,12 +18,13 @@ from eattn.ops import BACKENDS, Expansion, ea_series, reference, series
 
 
 def _marked(name: str):
-    why = series._WHY_NOT[name]
-    return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
+    why = series.backends()["triton"] if name == "triton" else series._WHY_NOT[name]
+    marks = [pytest.mark.skipif(why is not None, reason=f"{name}: {why}")]
+    return pytest.param(name, marks=[*marks, pytest.mark.gpu] if name == "triton" else marks)
 
 
 # "native" is one of its ISAs, tested by name.
-EVERY_BACKEND = [_marked(name) for name in BACKENDS if name not in ("native", "triton")]
+EVERY_BACKEND = [_marked(name) for name in BACKENDS if name != "native"]
 backends = pytest.mark.parametrize("backend", EVERY_BACKEND)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 EVERY_EXPANSION = [Taylor(0), Taylor(6), Taylor(12), Quadrature(9), Quadrature(25)]
@@ -56,14 +57,17 @@ class Case:
         """Fixed cotangents of y, s and z, in float64."""
         rng = torch.Generator().manual_seed(self.seed + 1)
         gy, gs, gz = (
-            torch.randn(x.shape, generator=rng, dtype=torch.float64) for x in (y, *state[:2])
+            torch.randn(x.shape, generator=rng, dtype=torch.float64, device="cpu").to(y.device)
+            for x in (y, *state[:2])
         )
         return gy, gs, gz
 
 
 def draw(*shape: int, seed: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
+    """On the default device, which is the one of the backend under test (conftest.py)."""
     rng = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=rng, dtype=torch.float64) * scale + mean
+    x = torch.randn(shape, generator=rng, dtype=torch.float64, device="cpu")
+    return (x * scale + mean).to(torch.get_default_device())
 
 
 def make(
@@ -84,12 +88,14 @@ def make(
     case = Case(q, k, v, expansion, causal, seed=seed)
     rows = B
     if "packed" in with_:
-        cuts = torch.randint(0, L + 1, (2,), generator=torch.Generator().manual_seed(seed + 3))
+        rng = torch.Generator().manual_seed(seed + 3)
+        cuts = torch.randint(0, L + 1, (2,), generator=rng, device="cpu")
         cu = torch.tensor([0, *sorted(cuts.tolist()), L], dtype=torch.int32)
         case, rows = replace(case, cu_seqlens=cu), 3
     if "mask" in with_:
         rng = torch.Generator().manual_seed(seed + 4)
-        case = replace(case, key_mask=torch.rand(B, Lk, generator=rng) > 0.4)
+        mask = torch.rand(B, Lk, generator=rng, device="cpu") > 0.4
+        case = replace(case, key_mask=mask.to(q.device))
     if "state" in with_:
         earlier = draw(2, rows, 4, D, seed=seed + 5, scale=scale).unbind()
         case = replace(

@@ -21,3 +21,14 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def device_of_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tensors are made where the backend under test runs: for Triton, on a card if there is one."""
+    case = getattr(request.node, "callspec", None)
+    if case is None or case.params.get("backend") != "triton" or not torch.cuda.is_available():
+        yield
+        return
+    with torch.device("cuda"):
+        yield

@@ -1,4 +1,4 @@
-"""`eattn bench op | block | generate | ranks`: what things cost on this machine."""
+"""`eattn bench op | block | generate | ranks | gpu`: what things cost on this machine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -93,3 +93,18 @@ def ranks(
     from eattn.bench.ranks import Plan, run
 
     run(Plan.quick() if quick else Plan(), Console(), json)
+
+
+@app.command("gpu")
+def gpu(
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append the rows as JSON lines.")
+    ] = None,
+) -> None:
+    """Measure the Triton kernels on a card: time, and bytes per second beside plain streaming.
+
+    Checks the numbers first. Example: eattn bench gpu --json rows.jsonl
+    """
+    from eattn.bench.gpu import Plan, run
+
+    run(Plan(), Console(), json)

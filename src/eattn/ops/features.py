@@ -15,6 +15,7 @@ from torch import Tensor
 from eattn.ops.expansion import Expansion, Quadrature
 
 LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
+ROOT = 2.0**36  # of what bells are raised by
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 Chain = tuple[Any, Tensor]  # point, first
@@ -118,7 +119,7 @@ class Bells:
     """f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h: their products sum to e^-(q-k)^2.
 
     As f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), powers of X walking outward from the
-    central node take the place of an exponential for each. The walk is 2^72 times as high, or its
+    central node take the place of an exponential for each. The walk is ROOT^2 times as high, or its
     start would be 0 for |x| > 6.6: that cancels in y for queries, and is taken back from keys. x
     beyond `reach` counts as there, and so does its gradient: what has wandered out can come back.
     """
@@ -128,7 +129,9 @@ class Bells:
     def __init__(self, expansion: Quadrature, dtype: torch.dtype) -> None:
         self.middle, self.reach = expansion.nodes // 2, expansion.reach
         # As rounded to dtype, since powers are taken of it.
-        self.step = float(torch.tensor(4 * expansion.radius / self.middle, dtype=dtype))
+        self.step = float(
+            torch.tensor(4 * expansion.radius / self.middle, dtype=dtype, device="cpu")
+        )
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
         wide = dtype == torch.float64
@@ -142,7 +145,7 @@ class Bells:
         return torch.zeros_like(k)  # no function is too small where it matters
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        return self._chain(k, lambda f: f * 2.0**-72)
+        return self._chain(k, lambda f: f * ROOT**-2)
 
     def query(self, q: Tensor) -> Chain:
         return self._chain(q, lambda f: f, self.edge)
@@ -158,7 +161,8 @@ class Bells:
     def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], edge: float = 0.0) -> Chain:
         """X, 1 / X, what is done to every element, and how small those of the edges may be."""
         x = self._inside(x)
-        power, root = (x * self.step).mul_(LOG2E), (x * x).mul_(-LOG2E).add_(36).exp2_()
+        power = (x * self.step).mul_(LOG2E)
+        root = (x * x).mul_(-LOG2E).add_(math.log2(ROOT)).exp2_()
         return (torch.exp2(power), torch.exp2(-power), finish, edge), root.square()
 
     def slope(self, k: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eattn.ops.expansion import Expansion
-from eattn.ops.state import empty_sums
+from eattn.ops.state import dense, empty_sums, laid_out
 
 LIBRARY = Path(__file__).with_name("_native.so")
 ABI = 2
@@ -96,18 +96,6 @@ def _view(x: Tensor) -> tuple[int, ...]:
     return x.data_ptr(), *x.stride()
 
 
-def _laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A state tensor [R, D, N] as the kernels want it: memory order [R, N, D]."""
-    _, D, N = x.shape
-    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # as they left it: no time to lose here
-        return x
-    return x.to(dtype).transpose(1, 2).contiguous()
-
-
-def _plain(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
-
-
 def _call(function: str, isa: str | None, wide: bool, D: int, *fields: int | float) -> None:
     if _library is None:
         raise RuntimeError(_why_not)
@@ -147,9 +135,9 @@ def forward(
     # Each tensor made here must outlive the call, hence the names.
     initial = None
     if s is not None and z is not None and shift is not None:
-        initial = _laid_out(s, real), _laid_out(z, real), _plain(shift, real)
-    mask = None if key_mask is None else _plain(key_mask, torch.bool)
-    cu = None if cu_seqlens is None else _plain(cu_seqlens, torch.int64)
+        initial = laid_out(s, real), laid_out(z, real), dense(shift, real)
+    mask = None if key_mask is None else dense(key_mask, torch.bool)
+    cu = None if cu_seqlens is None else dense(cu_seqlens, torch.int64)
     _call(
         "eattn_forward",
         isa,
@@ -208,13 +196,13 @@ def backward(
     ds = dz = m0 = None
     if s is not None and shift is not None:
         ds, dz = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
-        m0 = _plain(shift, real)
+        m0 = dense(shift, real)
     gradients = None
     if gs is not None and gz is not None:
-        gradients = _laid_out(gs, real), _laid_out(gz, real)
-    final = _laid_out(final_s, real), _laid_out(final_z, real), final_shift.contiguous()
-    mask = None if key_mask is None else _plain(key_mask, torch.bool)
-    cu = None if cu_seqlens is None else _plain(cu_seqlens, torch.int64)
+        gradients = laid_out(gs, real), laid_out(gz, real)
+    final = laid_out(final_s, real), laid_out(final_z, real), final_shift.contiguous()
+    mask = None if key_mask is None else dense(key_mask, torch.bool)
+    cu = None if cu_seqlens is None else dense(cu_seqlens, torch.int64)
     _call(
         "eattn_backward",
         isa,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from eattn.ops import eager, exported, native
+from eattn.ops import eager, exported, native, triton
 from eattn.ops.checks import (
     check_cu_seqlens,
     check_offsets,
@@ -37,6 +37,7 @@ _IMPLEMENTATIONS: dict[str, Backend] = {
     "native-avx512": _native("avx512"),
     "native-avx2": _native("avx2"),
     "native-baseline": _native("baseline"),
+    "triton": (triton.forward, triton.backward),
 }
 # Why each backend cannot run here, found out once: torch.compile traces through the choice.
 _WHY_NOT: dict[str, str | None] = {
@@ -45,7 +46,7 @@ _WHY_NOT: dict[str, str | None] = {
     "native-avx512": native.unavailable("avx512"),
     "native-avx2": native.unavailable("avx2"),
     "native-baseline": native.unavailable("baseline"),
-    "triton": "the Triton kernels are not part of this version",
+    "triton": triton.unavailable(),
 }
 BACKENDS = tuple(_WHY_NOT)
 
@@ -184,18 +185,24 @@ def _of_state(state: State, expansion: Expansion | None) -> Expansion:
 
 def backends() -> dict[str, str | None]:
     """What can serve `ea_series` here and now: None, or the reason it cannot."""
-    return {name: _WHY_NOT[name] for name in ("eager", "native", "triton")}
+    why = {name: _WHY_NOT[name] for name in ("eager", "native", "triton")}
+    why["triton"] = why["triton"] or triton.no_device()  # asked only now: it wakes the driver
+    return why
 
 
 def choose(backend: str | None, q: Tensor) -> str:
     """The fastest backend that fits the inputs, or the one asked for if it can run."""
+    device = q.device.type
     if backend is None:
-        return "native" if q.device.type == "cpu" and _WHY_NOT["native"] is None else "eager"
+        backend = {"cpu": "native", "cuda": "triton"}.get(device, "eager")
+        return backend if _WHY_NOT[backend] is None else "eager"
     if backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}; got {backend!r}")
     why = _WHY_NOT[backend]
-    if why is None and backend.startswith("native") and q.device.type != "cpu":
+    if why is None and backend.startswith("native") and device != "cpu":
         why = f"it runs on the CPU, and q is on {q.device}"
+    if why is None and backend == "triton" and device != triton.DEVICE:
+        why = f"it runs on a CUDA or ROCm device, and q is on {q.device}"
     if why is not None:
         raise ValueError(f"backend {backend!r} cannot run here: {why}")
     return backend
@@ -287,8 +294,9 @@ def _forward_fake(*args: Any) -> eager.Outputs:
     dtype = torch.float64 if wide else torch.float32
     rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
     sums, weights = (empty_sums(rows, D, terms, dtype, q.device) for _ in range(2))
+    kept_by = triton.saved_shape if backend == "triton" else native.saved_shape
     keeps = backend != "eager" and save and causal
-    shape = native.saved_shape(q, cu_seqlens, terms) if keeps else (0,)
+    shape = kept_by(q, cu_seqlens, terms) if keeps else (0,)
     shift, saved = q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
     return q.new_empty(q.shape), sums, weights, shift, saved
 

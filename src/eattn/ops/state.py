@@ -103,4 +103,16 @@ def empty_sums(
     return torch.empty(rows, terms, dim, dtype=dtype, device=device).transpose(1, 2)
 
 
+def laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A state tensor [R, D, N] as the kernels want it: memory order [R, N, D]."""
+    _, D, N = x.shape
+    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # as they left it: no time to lose here
+        return x
+    return x.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def dense(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
+
+
 torch.serialization.add_safe_globals([State])  # torch.load(weights_only=True) takes it back

@@ -1,0 +1,59 @@
+"""Fused GPU kernels, in Triton, for CUDA and ROCm. Triton itself is imported on the first call."""
+
+import os
+from collections.abc import Callable
+from importlib import metadata, util
+from typing import Any
+
+import torch
+
+from eattn.ops.triton.configs import saved_shape
+
+__all__ = ["DEVICE", "backward", "forward", "no_device", "saved_shape", "unavailable"]
+
+OLDEST = (3, 4)  # before it constants have no fields; it comes with torch 2.8
+# Triton's own switch: then its kernels run in Python, on tensors of the CPU.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"  # PyTorch says "cuda" of ROCm too
+
+
+def unavailable() -> str | None:
+    """Why the kernels cannot be compiled here; None when they can. Imports nothing."""
+    if util.find_spec("triton") is None:
+        return 'Triton is not installed: pip install "eattn[gpu]"'
+    found = version()
+    if found is not None and found < OLDEST:
+        had, needed = (".".join(map(str, x)) for x in (found, OLDEST))
+        return f"Triton {had} is too old: {needed} is needed, which comes with torch 2.8"
+    return None
+
+
+def no_device() -> str | None:
+    """Why there is nothing to run them on."""
+    if INTERPRETED or torch.cuda.is_available():
+        return None
+    return "there is no CUDA or ROCm device"
+
+
+def version() -> tuple[int, int] | None:
+    """Of Triton, by any of the names it is packed under."""
+    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"):
+        try:
+            major, minor, *_ = metadata.version(name).split(".")
+            return int(major), int(minor)
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+    return None
+
+
+def _launched(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        from eattn.ops.triton import launch
+
+        return getattr(launch, name)(*args, **options)
+
+    return call
+
+
+forward = _launched("forward")
+backward = _launched("backward")

@@ -1,0 +1,137 @@
+"""The backward's walks, the mirror of the forward's (scan.py)."""
+
+import triton
+import triton.language as tl
+
+from eattn.ops.triton.equations import (
+    absorb,
+    add_query,
+    key_gradient,
+    query_features,
+    query_gradient,
+)
+from eattn.ops.triton.features import (
+    decay,
+)
+from eattn.ops.triton.memory import (
+    block_of,
+    channels_at,
+    chunk_of,
+    keys_seen,
+    load_rows,
+    load_slot,
+    load_state,
+    no_sums,
+    store_row,
+    store_slot,
+    tokens_inside,
+)
+
+
+@triton.jit
+def query_gradients(
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, g_ptr, g_b, g_l, g_d,
+    mask_ptr, cu_ptr, row_ptr, prefix_ptr, s_ptr, z_ptr, m_ptr,
+    dq_ptr, a_ptr, y_ptr, shift_ptr, sums_ptr, L, D,
+    E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """dq of every chunk of queries; what they have to say to keys, a, y and m each and as sums."""
+    slot = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
+    q_at = channels_at(q_ptr, batch, q_b, d, q_d)
+    g_at = channels_at(g_ptr, batch, g_b, d, g_d)
+    dq_at = channels_at(dq_ptr, batch * L, D, d, 1)
+    rs, rz, _m = no_sums(BLOCK, E)
+    if CAUSAL:
+        s, z, m = load_slot(prefix_ptr, slot, d, D, lanes, E)
+        start = m
+        k_at = channels_at(k_ptr, batch, k_b, d, k_d)
+        v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+        a_at = channels_at(a_ptr, batch * L, D, d, 1)
+        y_at = channels_at(y_ptr, batch * L, D, d, 1)
+        shift_at = channels_at(shift_ptr, batch * L, D, d, 1)
+        for t in range(0, count, TILE):
+            inside = tokens_inside(t, count, lanes, TILE)
+            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
+            gs = load_rows(g_at, g_l, first + t, inside, TILE, E)
+            for i in tl.static_range(TILE):
+                s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                start = tl.where(t + i == 0, m, start)
+                f = query_features(qs[i], E)
+                dq, a, y = query_gradient(f, gs[i], s, z, E)
+                store_row(dq_at, D, first + t + i, dq, inside[i])
+                store_row(a_at, D, first + t + i, a, inside[i])
+                store_row(y_at, D, first + t + i, y, inside[i])
+                store_row(shift_at, D, first + t + i, m, inside[i])
+                a = tl.where(inside[i], a * decay(start, m, E), 0.0)
+                rs, rz = add_query(rs, rz, f, a, y, 1.0, E)
+    else:
+        s, z, start = load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK, E)
+        for t in range(0, count, TILE):
+            inside = tokens_inside(t, count, lanes, TILE)
+            qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
+            gs = load_rows(g_at, g_l, first + t, inside, TILE, E)
+            for i in tl.static_range(TILE):
+                f = query_features(qs[i], E)
+                dq, a, y = query_gradient(f, gs[i], s, z, E)
+                store_row(dq_at, D, first + t + i, dq, inside[i])
+                rs, rz = add_query(rs, rz, f, tl.where(inside[i], a, 0.0), y, 1.0, E)
+    store_slot(sums_ptr, slot, rs, rz, start, d, D, lanes, E)
+
+
+@triton.jit
+def key_gradients(
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr,
+    suffix_ptr, a_ptr, y_ptr, shift_ptr, dk_ptr, dv_ptr, L, D,
+    E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of every chunk of keys, from what follows it, or from all queries."""
+    slot = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
+    k_at = channels_at(k_ptr, batch, k_b, d, k_d)
+    v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+    dk_at = channels_at(dk_ptr, batch * L, D, d, 1)
+    dv_at = channels_at(dv_ptr, batch * L, D, d, 1)
+    if CAUSAL:
+        s, z, m = load_slot(suffix_ptr, slot, d, D, lanes, E)
+        q_at = channels_at(q_ptr, batch, q_b, d, q_d)
+        a_at = channels_at(a_ptr, batch * L, D, d, 1)
+        y_at = channels_at(y_ptr, batch * L, D, d, 1)
+        shift_at = channels_at(shift_ptr, batch * L, D, d, 1)
+        for t in range(0, count, TILE):
+            last = first + (count - 1 - t)
+            inside = tokens_inside(t, count, lanes, TILE)
+            real = keys_seen(inside, mask_ptr, batch * L + last, count - t, TILE, -1)
+            qs = load_rows(q_at, q_l, last, inside, TILE, E, -1)
+            ks = load_rows(k_at, k_l, last, real, TILE, E, -1)
+            vs = load_rows(v_at, v_l, last, real, TILE, E, -1)
+            # a and y may be in the memory of dv and dk.
+            aa = load_rows(a_at, D, last, inside, TILE, E, -1)
+            ys = load_rows(y_at, D, last, inside, TILE, E, -1)
+            ms = load_rows(shift_at, D, last, inside, TILE, E, -1)
+            for i in tl.static_range(TILE):
+                new = tl.where(inside[i], ms[i], m)
+                f = query_features(qs[i], E)
+                s, z = add_query(s, z, f, aa[i], ys[i], decay(m, new, E), E)
+                m = new
+                dk, dv = key_gradient(ks[i], vs[i], real[i], m, s, z, E)
+                store_row(dk_at, D, last - i, dk, inside[i])
+                store_row(dv_at, D, last - i, dv, inside[i])
+    else:
+        s, z, m = load_slot(suffix_ptr, row, d, D, lanes, E)
+        for t in range(0, count, TILE):
+            inside = tokens_inside(t, count, lanes, TILE)
+            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            for i in tl.static_range(TILE):
+                dk, dv = key_gradient(ks[i], vs[i], real[i], m, s, z, E)
+                store_row(dk_at, D, first + t + i, dk, inside[i])
+                store_row(dv_at, D, first + t + i, dv, inside[i])

@@ -1,0 +1,242 @@
+"""The backend's two functions: what to allocate, and which kernels to call."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eattn.ops.expansion import Expansion
+from eattn.ops.state import dense, empty_sums, laid_out
+from eattn.ops.triton import INTERPRETED, configs, gradients, merging, scan
+from eattn.ops.triton.configs import MERGE, STEP, Config, choices
+from eattn.ops.triton.constants import Numbers, numbers
+
+REAL = {torch.float32: tl.float32, torch.float64: tl.float64}
+KERNELS = {
+    "states": scan.states,
+    "outputs": scan.outputs,
+    "fused": scan.fused,
+    "step": scan.step,
+    "merge": merging.merge,
+    "merge_back": merging.merge_back,
+    "query_gradients": gradients.query_gradients,
+    "key_gradients": gradients.key_gradients,
+}
+# a b + c in one instruction, whatever is usual in a version of Triton.
+COMPILED = {"enable_fp_fusion": True}
+
+
+def settings(config: Config, warp: int) -> dict[str, int]:
+    """One lane for each thread."""
+    return dict(BLOCK=config.warps * warp, TILE=config.tile)
+
+
+def _warp() -> int:
+    return 64 if torch.version.hip else 32
+
+
+@functools.cache
+def _tuned(name: str, E: Numbers) -> Any:
+    """The kernel with all its configurations, one of which is chosen on the card, once per D.
+
+    One for each expansion: Triton may keep in files what it chose for which key, if that is plain.
+    """
+    kernel = KERNELS[name]
+    some = [triton.Config(settings(c, _warp()), num_warps=c.warps) for c in choices(E.terms)]
+    key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
+    # It is run many times over: it must find what it has overwritten, see `_adjoints`.
+    again = ["a_ptr", "y_ptr"] if name == "key_gradients" else None
+    return triton.autotune(some, key=key, restore_value=again)(kernel)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What all kernels of a call have in common."""
+
+    E: Numbers
+    D: int
+    rows: int
+    chunk: int
+    mask: Tensor | None
+    cu: Tensor | None
+    device: torch.device
+
+    def tuned(self, name: str, programs: int, *args: Any, **options: Any) -> None:
+        if INTERPRETED:
+            return self.fixed(name, choices(self.E.terms)[0], (programs,), *args, **options)
+        if programs:
+            with _on(self.device):
+                grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
+                constants = dict(E=self.E, CHUNK=self.chunk, **options, **COMPILED)
+                _tuned(name, self.E)[grid](*args, **constants)
+        return None
+
+    def fixed(self, name: str, config: Config, grid: Any, *args: Any, **options: Any) -> None:
+        if not grid[0]:
+            return
+        cut = settings(config, _warp())
+        grid = (grid[0], triton.cdiv(self.D, cut["BLOCK"]), *grid[1:])
+        if name == "step":
+            del cut["TILE"]
+        else:
+            options["CHUNK"] = self.chunk
+        with _on(self.device):
+            constants = dict(E=self.E, **cut, **options, **COMPILED)
+            KERNELS[name][grid](*args, num_warps=config.warps, **constants)
+
+    def slots(self, x: Tensor) -> int:
+        return configs.slots(x, self.cu, self.chunk)
+
+    def places(self, x: Tensor) -> tuple[Any, ...]:
+        """Mask, offsets, and the sequence of each chunk."""
+        if self.cu is None:
+            return self.mask, None, None
+        return self.mask, self.cu, configs.row_of_slot(self.cu, self.chunk, self.slots(x))
+
+    def sums(self, count: int, like: Tensor) -> Tensor:
+        """[count, 2 N + 1, D]; zeros where packed sequences leave some out: no output is random."""
+        fresh = torch.empty if self.cu is None else torch.zeros
+        shape = (count, 2 * self.E.terms + 1, self.D)
+        return fresh(shape, dtype=like.dtype, device=like.device)
+
+
+def _on(device: torch.device) -> Any:
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    expansion: Expansion,
+    real: torch.dtype,
+) -> _Call:
+    B, _, D = q.shape
+    return _Call(
+        E=numbers(expansion, real, REAL[real]),
+        D=D,
+        rows=B if cu_seqlens is None else cu_seqlens.shape[0] - 1,
+        chunk=configs.chunk_length(B, max(q.shape[1], k.shape[1]), D),
+        mask=None if key_mask is None else dense(key_mask, torch.bool).view(torch.uint8),
+        cu=None if cu_seqlens is None else cu_seqlens.contiguous(),
+        device=q.device,
+    )
+
+
+def _strided(*tensors: Tensor) -> list[Any]:
+    return [x for tensor in tensors for x in (tensor, *tensor.stride())]
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    *,
+    expansion: Expansion,
+    causal: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """y, the final s, z, shift, and with `save` what `backward` needs."""
+    (_, Lq, D), L = q.shape, k.shape[1]
+    wide = q.dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
+    real = torch.float64 if wide else torch.float32
+    call = _call(q, k, key_mask, cu_seqlens, expansion, real)
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    s1, z1 = (empty_sums(call.rows, D, expansion.terms, real, q.device) for _ in range(2))
+    m1 = torch.empty((call.rows, D), dtype=real, device=q.device)
+    before: tuple[Tensor | None, ...] = (None, None, None)
+    if s is not None and z is not None and shift is not None:
+        before = laid_out(s, real), laid_out(z, real), dense(shift, real)
+    after = (s1, z1, m1)
+    if causal and L == 1 and not save and key_mask is None and cu_seqlens is None:
+        token = (x for t in (q, k, v) for x in (t, t.stride(0), t.stride(2)))
+        call.fixed("step", STEP, (call.rows,), *token, *before, *after, y, D)
+        return y, *after, None
+    saved = None
+    if save:
+        saved = call.sums(call.slots(k), m1) if causal else m1.new_empty(0)
+    if configs.is_fused(call.rows, Lq, L, D, expansion.terms):
+        prefix = saved if causal else None
+        args = (*_strided(q, k, v), call.mask, call.cu, *before, *after, prefix, y, Lq, L, D)
+        call.tuned("fused", call.rows, *args, CAUSAL=causal)
+        return y, *after, saved
+    sums = call.sums(call.slots(k), m1)
+    prefix = None
+    if causal:
+        prefix = call.sums(call.slots(k), m1) if saved is None else saved
+    call.tuned("states", call.slots(k), *_strided(k, v), *call.places(k), sums, L, D)
+    args = (sums, prefix, call.cu, *before, *after, L, D)
+    call.fixed("merge", MERGE, (call.rows, expansion.terms), *args)
+    args = (*_strided(q, k, v), *call.places(q), prefix, *after, y, Lq, D)
+    call.tuned("outputs", call.slots(q), *args, CAUSAL=causal)
+    return y, *after, saved
+
+
+def backward(
+    gy: Tensor,
+    gs: Tensor | None,
+    gz: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    s: Tensor | None,
+    z: Tensor | None,
+    shift: Tensor | None,
+    final_s: Tensor,
+    final_z: Tensor,
+    final_shift: Tensor,
+    saved: Tensor,
+    *,
+    expansion: Expansion,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of q, k, v and of the initial s, z (None without one)."""
+    (_, Lq, D), L = q.shape, k.shape[1]
+    real, rows = final_s.dtype, final_s.shape[0]
+    call = _call(q, k, key_mask, cu_seqlens, expansion, real)
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, k))
+    ds = dz = m0 = None
+    if s is not None and shift is not None:
+        ds, dz = (empty_sums(rows, D, expansion.terms, real, q.device) for _ in range(2))
+        m0 = dense(shift, real)
+    gradients: tuple[Tensor | None, ...] = (None, None)
+    if gs is not None and gz is not None:
+        gradients = laid_out(gs, real), laid_out(gz, real)
+    final = laid_out(final_s, real), laid_out(final_z, real), dense(final_shift, real)
+    a, y, m = _adjoints(dk, dv, real, causal)
+    sums = call.sums(call.slots(q), final_shift)
+    # What follows each chunk; not causal, the same for all chunks of a sequence.
+    follows = call.sums(call.slots(k) if causal else rows, final_shift)
+
+    args = (*_strided(q, k, v, gy), *call.places(q), saved, *final, dq, a, y, m, sums, Lq, D)
+    call.tuned("query_gradients", call.slots(q), *args, CAUSAL=causal)
+    suffix, total = (follows, None) if causal else (None, follows)
+    args = (sums, suffix, call.cu, *gradients, final[2], m0, ds, dz, total, Lq, D)
+    call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
+    args = (*_strided(q, k, v), *call.places(k), follows, a, y, m, dk, dv, L, D)
+    call.tuned("key_gradients", call.slots(k), *args, CAUSAL=causal)
+    return dq, dk, dv, ds, dz
+
+
+def _adjoints(dk: Tensor, dv: Tensor, real: torch.dtype, causal: bool) -> tuple[Tensor, ...]:
+    """Memory for a, y and m of every token, between the backward's two walks.
+
+    dv and dk hold a and y until they are overwritten, where they can: less to allocate.
+    """
+    if not causal:
+        return dv, dk, dk  # never touched
+    m = torch.empty(dk.shape, dtype=real, device=dk.device)
+    return (dv, dk, m) if dk.dtype == real else (torch.empty_like(m), torch.empty_like(m), m)

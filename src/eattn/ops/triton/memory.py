@@ -1,0 +1,158 @@
+"""Where a program works, and how tiles and sums move between memory and registers."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def block_of(D, BLOCK: tl.constexpr):
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    return d, d < D
+
+
+@triton.jit
+def sequence_of(row, cu_ptr, L, CHUNK: tl.constexpr):
+    """Of one sequence: its batch row, its first token, how many there are, its first slot."""
+    row = row.to(tl.int64)
+    if cu_ptr is None:
+        return row, row * 0, row * 0 + L, row * tl.cdiv(L, CHUNK)
+    else:
+        begin = tl.load(cu_ptr + row).to(tl.int64)
+        count = tl.load(cu_ptr + row + 1).to(tl.int64) - begin
+        return row * 0, begin, count, begin // CHUNK + row
+
+
+@triton.jit
+def chunk_of(slot, cu_ptr, row_ptr, L, CHUNK: tl.constexpr):
+    """Of one chunk: its sequence and batch row, its first token, how many there are."""
+    if cu_ptr is None:
+        row = slot // tl.cdiv(L, CHUNK)
+    else:
+        row = tl.load(row_ptr + slot)
+    batch, begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
+    before = (slot - first) * CHUNK
+    count = tl.minimum(count - before, CHUNK)
+    return row, batch, begin + before, tl.maximum(count, 0).to(tl.int32)
+
+
+@triton.jit
+def channels_at(ptr, batch, batch_stride, d, d_stride):
+    """Where the channels of a batch row begin."""
+    return ptr + (batch * batch_stride + d.to(tl.int64) * d_stride)
+
+
+# ---- tiles and sums ------------------------------------------------------------------------------
+
+
+@triton.jit
+def tokens_inside(t, count, lanes, TILE: tl.constexpr):
+    """Lanes of a tile's tokens: none past the end."""
+    inside = ()
+    for i in tl.static_range(TILE):
+        inside = inside + (lanes & (t + i < count),)
+    return inside
+
+
+@triton.jit
+def keys_seen(inside, mask_ptr, token, left, TILE: tl.constexpr, STEP: tl.constexpr = 1):
+    """Of those, the ones whose key is not masked; `left` tokens are left."""
+    if mask_ptr is None:
+        return inside
+    else:
+        real = ()
+        for i in tl.static_range(TILE):
+            seen = tl.load(mask_ptr + token + i * STEP, mask=i < left, other=0)
+            real = real + (inside[i] & (seen != 0),)
+        return real
+
+
+@triton.jit
+def load_rows(at, stride, token, ok, TILE: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr = 1):
+    """A tile's rows, from `token` on; 0 where not ok, and nothing is read there."""
+    rows = ()
+    for i in tl.static_range(TILE):
+        x = tl.load(at + (token + i * STEP) * stride, mask=ok[i], other=0.0).to(E.real)
+        rows = rows + (x,)
+    return rows
+
+
+@triton.jit
+def store_row(at, stride, token, x, ok):
+    tl.store(at + token * stride, x.to(at.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def load_terms(ptr, d, D, lanes, E: tl.constexpr):
+    """N terms of sums, D apart."""
+    N: tl.constexpr = E.terms
+    terms = ()
+    for n in tl.static_range(N):
+        x = tl.load(ptr + n * D + d, mask=lanes, other=0.0).to(E.real)
+        terms = terms + (x,)
+    return terms
+
+
+@triton.jit
+def store_terms(ptr, terms, d, D, lanes, E: tl.constexpr):
+    N: tl.constexpr = E.terms
+    for n in tl.static_range(N):
+        tl.store(ptr + n * D + d, terms[n], mask=lanes)
+
+
+@triton.jit
+def load_shift(ptr, d, lanes, E: tl.constexpr):
+    m = tl.load(ptr + d, mask=lanes, other=0.0).to(E.real)
+    return tl.where(m < E.far, m, E.far)
+
+
+@triton.jit
+def store_shift(ptr, m, d, lanes, E: tl.constexpr):
+    tl.store(ptr + d, tl.where(m < E.far, m, float("inf")), mask=lanes)
+
+
+@triton.jit
+def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
+    """The state before the first token (Eq. 8, Eq. 9)."""
+    N: tl.constexpr = E.terms
+    zero = tl.zeros((BLOCK,), E.real)
+    return (zero,) * N, (zero,) * N, zero + E.far
+
+
+@triton.jit
+def load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK: tl.constexpr, E: tl.constexpr):
+    """A row of a state [R, N, D]; without one, no sums."""
+    N: tl.constexpr = E.terms
+    if s_ptr is None:
+        return no_sums(BLOCK, E)
+    else:
+        at = row.to(tl.int64) * D
+        s = load_terms(s_ptr + at * N, d, D, lanes, E)
+        z = load_terms(z_ptr + at * N, d, D, lanes, E)
+        return s, z, load_shift(m_ptr + at, d, lanes, E)
+
+
+@triton.jit
+def store_state(s_ptr, z_ptr, m_ptr, row, s, z, m, d, D, lanes, E: tl.constexpr):
+    N: tl.constexpr = E.terms
+    at = row.to(tl.int64) * D
+    store_terms(s_ptr + at * N, s, d, D, lanes, E)
+    store_terms(z_ptr + at * N, z, d, D, lanes, E)
+    store_shift(m_ptr + at, m, d, lanes, E)
+
+
+@triton.jit
+def load_slot(ptr, slot, d, D, lanes, E: tl.constexpr):
+    N: tl.constexpr = E.terms
+    ptr += slot.to(tl.int64) * (2 * N + 1) * D
+    s = load_terms(ptr, d, D, lanes, E)
+    z = load_terms(ptr + N * D, d, D, lanes, E)
+    return s, z, load_shift(ptr + 2 * N * D, d, lanes, E)
+
+
+@triton.jit
+def store_slot(ptr, slot, s, z, m, d, D, lanes, E: tl.constexpr):
+    N: tl.constexpr = E.terms
+    ptr += slot.to(tl.int64) * (2 * N + 1) * D
+    store_terms(ptr, s, d, D, lanes, E)
+    store_terms(ptr + N * D, z, d, D, lanes, E)
+    store_shift(ptr + 2 * N * D, m, d, lanes, E)

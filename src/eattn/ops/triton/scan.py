@@ -1,0 +1,198 @@
+"""The scan: how terms are summed along time. A lane is a channel, a program a block of them.
+
+Three phases cut a sequence in time: `states` sums every chunk of CHUNK tokens on its own, `merge`
+(merging.py) leaves what precedes each, `outputs` walks the tokens again from there. The backward
+(gradients.py) is the same from the other end: `query_gradients` also sums what the queries of a
+chunk have to say to earlier keys, `merge_back` goes over the chunks, `key_gradients` walks back.
+`fused` is all of the forward in one pass, for when there are channels enough; `step` is one token.
+
+Sums are relative to a shift m (ops.features). A tile of TILE tokens is asked for before any is
+used, so that the latencies of memory overlap: neither that nor the BLOCK of lanes changes a bit.
+In memory sums are [slot, 2 N + 1, D]: s, z and the shift, for each chunk or sequence.
+"""
+
+import triton
+import triton.language as tl
+
+from eattn.ops.triton.equations import (
+    absorb,
+    quotient,
+    reading,
+)
+from eattn.ops.triton.features import (
+    decay,
+    read,
+)
+from eattn.ops.triton.memory import (
+    block_of,
+    channels_at,
+    chunk_of,
+    keys_seen,
+    load_rows,
+    load_slot,
+    load_state,
+    no_sums,
+    sequence_of,
+    store_row,
+    store_slot,
+    store_state,
+    tokens_inside,
+)
+
+
+@triton.jit
+def _sum_keys(
+    s, z, m, k_at, k_l, v_at, v_l, mask_ptr, mask_at, first, begin, end, lanes,
+    TILE: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    for t in range(begin, end, TILE):
+        inside = tokens_inside(t, end, lanes, TILE)
+        real = keys_seen(inside, mask_ptr, mask_at + t, end - t, TILE)
+        ks = load_rows(k_at, k_l, first + t, real, TILE, E)
+        vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+        for i in tl.static_range(TILE):
+            s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+    return s, z, m
+
+
+@triton.jit
+def _read_queries(
+    s, z, q_at, q_l, y_at, D, first, count, lanes, TILE: tl.constexpr, E: tl.constexpr
+):
+    for t in range(0, count, TILE):
+        inside = tokens_inside(t, count, lanes, TILE)
+        qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
+        for i in tl.static_range(TILE):
+            f = reading(qs[i], E)
+            store_row(y_at, D, first + t + i, quotient(read(f, s, E), read(f, z, E)), inside[i])
+
+
+@triton.jit
+def states(
+    k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr, sums_ptr, L, D,
+    E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sums of every chunk on its own, relative to its own least key."""
+    slot = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    _row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
+    k_at = channels_at(k_ptr, batch, k_b, d, k_d)
+    v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+    s, z, m = no_sums(BLOCK, E)
+    s, z, m = _sum_keys(
+        s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first, first, 0, count, lanes, TILE, E
+    )  # fmt: skip
+    store_slot(sums_ptr, slot, s, z, m, d, D, lanes, E)
+
+
+@triton.jit
+def outputs(
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr,
+    prefix_ptr, s_ptr, z_ptr, m_ptr, y_ptr, L, D,
+    E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """y of every chunk of queries, from what precedes it (Eq. 6), or from all keys (Eq. 5)."""
+    slot = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
+    q_at = channels_at(q_ptr, batch, q_b, d, q_d)
+    y_at = channels_at(y_ptr, batch * L, D, d, 1)
+    if CAUSAL:
+        s, z, m = load_slot(prefix_ptr, slot, d, D, lanes, E)
+        k_at = channels_at(k_ptr, batch, k_b, d, k_d)
+        v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+        for t in range(0, count, TILE):
+            inside = tokens_inside(t, count, lanes, TILE)
+            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
+            for i in tl.static_range(TILE):
+                s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                f = reading(qs[i], E)
+                store_row(y_at, D, first + t + i, quotient(read(f, s, E), read(f, z, E)), inside[i])
+    else:
+        s, z, m = load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK, E)
+        _read_queries(s, z, q_at, q_l, y_at, D, first, count, lanes, TILE, E)
+
+
+@triton.jit
+def _fold(sums, more, kept, E: tl.constexpr):
+    N: tl.constexpr = E.terms
+    folded = ()
+    for n in tl.static_range(N):
+        folded = folded + (sums[n] * kept + more[n],)
+    return folded
+
+
+@triton.jit
+def fused(
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr,
+    s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, prefix_ptr, y_ptr, Lq, L, D,
+    E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """A whole sequence in one pass: sums of a chunk apart from those before, which round less."""
+    row = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    batch, first, count, slot = sequence_of(row, cu_ptr, L, CHUNK)
+    q_at = channels_at(q_ptr, batch, q_b, d, q_d)
+    k_at = channels_at(k_ptr, batch, k_b, d, k_d)
+    v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+    y_at = channels_at(y_ptr, batch * Lq, D, d, 1)
+    ps, pz, pm = load_state(s0_ptr, z0_ptr, m0_ptr, row, d, D, lanes, BLOCK, E)
+    for begin in range(0, count, CHUNK):
+        end = tl.minimum(begin + CHUNK, count)
+        if prefix_ptr is not None:
+            store_slot(prefix_ptr, slot + begin // CHUNK, ps, pz, pm, d, D, lanes, E)
+        s, z, _m = no_sums(BLOCK, E)
+        m = pm
+        if CAUSAL:
+            for t in range(begin, end, TILE):
+                inside = tokens_inside(t, end, lanes, TILE)
+                real = keys_seen(inside, mask_ptr, batch * L + first + t, end - t, TILE)
+                ks = load_rows(k_at, k_l, first + t, real, TILE, E)
+                vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+                qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
+                for i in tl.static_range(TILE):
+                    s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                    kept = decay(pm, m, E)
+                    f = reading(qs[i], E)
+                    num = read(f, ps, E) * kept + read(f, s, E)
+                    den = read(f, pz, E) * kept + read(f, z, E)
+                    store_row(y_at, D, first + t + i, quotient(num, den), inside[i])
+        else:
+            s, z, m = _sum_keys(
+                s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first,
+                first, begin, end, lanes, TILE, E,
+            )  # fmt: skip
+        kept = decay(pm, m, E)
+        ps = _fold(ps, s, kept, E)
+        pz = _fold(pz, z, kept, E)
+        pm = m
+    store_state(s1_ptr, z1_ptr, m1_ptr, row, ps, pz, pm, d, D, lanes, E)
+    if not CAUSAL:
+        if cu_ptr is None:
+            count = row.to(tl.int64) * 0 + Lq
+        _read_queries(ps, pz, q_at, q_l, y_at, D, first, count, lanes, TILE, E)
+
+
+@triton.jit
+def step(
+    q_ptr, q_b, q_d, k_ptr, k_b, k_d, v_ptr, v_b, v_d,
+    s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, y_ptr, D,
+    E: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One token of every sequence."""
+    row = tl.program_id(0)
+    d, lanes = block_of(D, BLOCK)
+    batch = row.to(tl.int64)
+    q = tl.load(channels_at(q_ptr, batch, q_b, d, q_d), mask=lanes, other=0.0).to(E.real)
+    k = tl.load(channels_at(k_ptr, batch, k_b, d, k_d), mask=lanes, other=0.0).to(E.real)
+    v = tl.load(channels_at(v_ptr, batch, v_b, d, v_d), mask=lanes, other=0.0).to(E.real)
+    s, z, m = load_state(s0_ptr, z0_ptr, m0_ptr, row, d, D, lanes, BLOCK, E)
+    s, z, m = absorb(s, z, m, k, v, lanes, E)
+    f = reading(q, E)
+    store_row(y_ptr + d, D, batch, quotient(read(f, s, E), read(f, z, E)), lanes)
+    store_state(s1_ptr, z1_ptr, m1_ptr, row, s, z, m, d, D, lanes, E)

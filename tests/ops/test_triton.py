@@ -1,0 +1,169 @@
+"""The Triton backend where there is no GPU: why it does not run, and its kernels, interpreted.
+
+The interpreter is chosen when a kernel is defined, so it has a process of its own, in which the
+tests of every backend run. On a card they run as they are: `pytest -m gpu`.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import eattn
+from eattn import ea_series
+from eattn.ops import triton
+from eattn.ops.series import choose
+from eattn.ops.triton import configs
+
+TESTS = Path(__file__).parents[1]
+installed = pytest.mark.skipif(triton.unavailable() is not None, reason=str(triton.unavailable()))
+# Its interpreter makes numbers of a & b where both are conditions, and refuses them as a mask.
+broken = triton.version() == (3, 9)
+interpretable = pytest.mark.skipif(broken, reason="the interpreter of Triton 3.9 is broken")
+cuts = pytest.mark.parametrize("cut", ["chunks", "fused"])
+
+
+def interpreted(*arguments: str, cut: str = "chunks") -> int:
+    """Run pytest where Triton's kernels are Python; no test may fail. Returns how many passed."""
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "interpreted", "--cut", cut]
+    command += ["-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(
+        command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    summary = done.stdout.strip().splitlines()[-1]
+    passed = re.match(r"(\d+) passed", summary)
+    assert passed and "skipped" not in summary, summary
+    return int(passed.group(1))
+
+
+REFERENCE = "test_series_backends.py::test_backend_equals_the_reference"
+PACKED = "test_series_backends.py::test_packed_sequences_equal_the_reference"
+# One call of each kind, cut each way: the test, and the parameters of its case.
+CHOSEN = {
+    "chunks": [
+        (REFERENCE, "-(2, 7, 3)-float32-6-causal-"),
+        (REFERENCE, "mask-(2, 7, 3)-float64-6-causal-"),
+        (REFERENCE, "state-(2, 7, 3)-bfloat16-6-full-"),
+        (REFERENCE, "state-(2, 7, 3)-float64-q9-causal-"),
+        (REFERENCE, "mask-(2, 7, 3)-float16-q9-full-"),
+        (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
+        (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
+        ("test_series_backends.py::test_cross_attention_equals_the_reference", "mask state-1-6-"),
+        ("test_series_backends.py::test_nothing_in_gives_nothing_out", "(2, 0, 3)-causal-"),
+        ("test_facts.py::test_the_first_output_is_the_first_value", "6-"),
+        ("test_quadrature.py::test_what_has_wandered_out_is_drawn_back", ""),
+    ],
+    "fused": [
+        (REFERENCE, "state-(2, 7, 3)-float64-6-causal-"),
+        (REFERENCE, "mask-(2, 7, 3)-float32-6-full-"),
+        (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
+    ],
+}
+FILES = ["series_backends", "quadrature", "stability", "facts", "forms", "integration"]
+# One pass differs from three in the forward alone, and not in what is read and written.
+FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or float64)"}
+
+
+@installed
+@interpretable
+@cuts
+def test_chosen_calls_equal_the_reference_when_interpreted(cut):
+    cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[cut]]
+    assert interpreted(*cases, cut=cut) == len(cases)
+
+
+@pytest.mark.full
+@installed
+@interpretable
+@cuts
+@pytest.mark.parametrize("file", FILES)
+def test_the_whole_matrix_holds_when_interpreted(file, cut):
+    interpreted(str(TESTS / "ops" / f"test_{file}.py"), "-k", FEWER[cut], cut=cut)
+
+
+@installed
+@interpretable
+def test_decoding_and_traffic_when_interpreted():
+    interpreted(str(TESTS / "ops" / "interpreted_triton.py"))
+
+
+def test_without_triton_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(triton.util, "find_spec", lambda name: None)
+    why = triton.unavailable()
+    assert why == 'Triton is not installed: pip install "eattn[gpu]"'
+    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", why)
+    x = torch.zeros(1, 4, 3)
+    with pytest.raises(ValueError, match="backend 'triton' cannot run here: " + re.escape(why)):
+        ea_series(x, x, x, backend="triton")
+    on_card = torch.empty(1, 4, 3, device="meta").as_subclass(OnCard)
+    assert choose(None, on_card) == "eager"
+
+
+class OnCard(torch.Tensor):
+    """Says that it is on a card."""
+
+    device = torch.device("cuda")
+
+
+def test_only_tensors_of_a_card_go_to_it_unasked(monkeypatch):
+    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", None)
+    assert choose(None, torch.empty(1, 4, 3).as_subclass(OnCard)) == "triton"
+    assert choose(None, torch.empty(1, 4, 3)) != "triton"
+
+
+@pytest.mark.parametrize(("version", "old"), [("3.3.1", True), ("3.4.0", False), ("4.0", False)])
+def test_a_version_that_cannot_compile_the_kernels_is_refused(monkeypatch, version, old):
+    monkeypatch.setattr(triton.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(triton.metadata, "version", lambda name: version)
+    why = triton.unavailable()
+    assert (why is not None) == old
+    if old:
+        assert why == "Triton 3.3 is too old: 3.4 is needed, which comes with torch 2.8"
+
+
+def test_without_a_device_it_says_so(monkeypatch):
+    monkeypatch.setattr(triton, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert triton.no_device() == "there is no CUDA or ROCm device"
+    assert eattn.backends()["triton"] is not None
+
+
+def test_tensors_of_the_cpu_are_refused(monkeypatch):
+    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", None)
+    monkeypatch.setattr(triton, "DEVICE", "cuda")
+    x = torch.zeros(1, 4, 3)
+    with pytest.raises(ValueError, match="it runs on a CUDA or ROCm device, and q is on cpu"):
+        ea_series(x, x, x, backend="triton")
+
+
+@pytest.mark.parametrize("chunk", [16, 64])
+@pytest.mark.parametrize("cu", [[0, 5], [0, 0, 64, 64, 70, 201], [0, 1, 2, 3], [0, 128, 256]])
+def test_every_chunk_of_packed_sequences_has_a_slot_of_its_own(cu, chunk):
+    offsets = torch.tensor(cu, dtype=torch.int32)
+    x = torch.empty(1, cu[-1], 1)
+    count = configs.slots(x, offsets, chunk)
+    rows = configs.row_of_slot(offsets, chunk, count).tolist()
+    assert len(rows) == count
+    for r, (a, b) in enumerate(itertools.pairwise(cu)):
+        first = a // chunk + r
+        assert rows[first : first + -(-(b - a) // chunk)] == [r] * -(-(b - a) // chunk)
+
+
+def test_one_long_series_is_cut_and_many_channels_are_not():
+    assert not configs.is_fused(1, 131072, 131072, 64, 7)
+    chunk = configs.chunk_length(1, 131072, 64)
+    assert 2 * (131072 // chunk) >= configs.WARPS
+    assert configs.is_fused(64, 4096, 4096, 768, 7)
+    assert not configs.is_fused(64, 4096, 4096, 768, 33)  # more than the registers hold

@@ -1,0 +1,287 @@
+"""The Triton kernels compiled ahead of time, without a GPU: they compile, and nothing spills.
+
+That shows that they fit the registers of a card, not that they are right or fast on it.
+"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from cases import make
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from eattn import Quadrature, State, Taylor
+from eattn.ops import Expansion, triton
+from eattn.ops.expansion import NODES, TAYLOR
+from eattn.ops.triton import configs
+from eattn.ops.triton.configs import FUSED_TERMS, LONGEST, MERGE, STEP, Config, choices
+from eattn.ops.triton.constants import numbers
+
+pytestmark = [
+    pytest.mark.skipif(triton.unavailable() is not None, reason=str(triton.unavailable())),
+    pytest.mark.skipif(triton.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
+
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+targets = pytest.mark.parametrize("target", TARGETS)
+TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
+FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
+# All, since a compiler may keep few terms in memory and not many; first those with the most terms
+# of each list of choices.
+EXPANSIONS = [Taylor(8), Quadrature(9), Taylor(16), Quadrature(17), Quadrature(33)]
+EVERY = [*TAYLOR.values(), *map(Quadrature, NODES)]
+EXPANSIONS += [expansion for expansion in EVERY if expansion not in EXPANSIONS]
+ONE_FORM = {"states", "merge", "step"}  # causal or not
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+INPUTS = {"q_ptr", "k_ptr", "v_ptr", "g_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
+INDICES = {"mask_ptr": "*u8", "cu_ptr": "*i32", "row_ptr": "*i32"}
+# What a plain call does without.
+ABSENT = {*INDICES, "s0_ptr", "z0_ptr", "m0_ptr", "gs_ptr", "gz_ptr", "ds_ptr", "dz_ptr"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compiled(
+    name: str,
+    target: str,
+    config: Config,
+    expansion: Expansion,
+    *,
+    causal: bool = True,
+    dtype: torch.dtype = torch.float32,
+    everything: bool = True,
+    real: torch.dtype = torch.float32,
+):
+    """The kernel as a call would have it, with mask, offsets and states, or with none of them."""
+    from triton import compile as compile_
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from eattn.ops.triton.launch import COMPILED, KERNELS, REAL, settings
+
+    kernel = KERNELS[name]
+    constants = {
+        "E": numbers(expansion, real, REAL[real]),
+        "CAUSAL": causal,
+        "CHUNK": LONGEST,
+        **settings(config, TARGETS[target][2]),
+    }
+    absent = set() if everything else set(ABSENT)
+    if name == "merge_back":
+        absent.add("total_ptr" if causal else "prefix_ptr")
+    wide = "fp64" if real == torch.float64 else "fp32"
+    signature, values, attrs = {}, {}, {}
+    for place, argument in enumerate(kernel.arg_names):
+        if argument in constants or argument in absent:
+            signature[argument] = "constexpr"
+            values[argument] = constants.get(argument)
+            continue
+        is_input = argument in INPUTS or (argument == "y_ptr" and "gradients" not in name)
+        if is_input:
+            signature[argument] = "*" + (wide if real == torch.float64 else DTYPES[dtype])
+        elif argument.endswith("_ptr"):
+            signature[argument] = INDICES.get(argument, "*" + wide)
+        else:
+            signature[argument] = "i32"
+        if argument not in ("L", "Lq"):
+            attrs[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, values, attrs)
+    options = dict(num_warps=config.warps, **COMPILED)
+    return compile_(source, target=GPUTarget(*TARGETS[target]), options=options)
+
+
+def usage(binary, target: str, folder: Path) -> dict[str, int]:
+    """Registers, and whatever went to memory for want of them."""
+    if TARGETS[target][0] == "hip":
+        text = binary.asm["amdgcn"]
+        # Scalars that do not fit go to lanes of vector registers, and not to memory.
+        names = ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size")
+        return {name: int(re.search(rf"\.{name}:\s*(\d+)", text).group(1)) for name in names}
+    import triton as package
+
+    file = folder / "kernel.cubin"
+    file.write_bytes(binary.asm["cubin"])
+    tool = Path(package.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    done = subprocess.run(
+        [tool, "-res-usage", file], capture_output=True, text=True, check=True
+    ).stdout
+    names = ("REG", "STACK", "LOCAL")
+    return {name: int(re.search(rf"{name}:(\d+)", done).group(1)) for name in names}
+
+
+def assert_fits(binary, target: str, folder: Path) -> None:
+    used = usage(binary, target, folder)
+    registers = used.pop("REG", None) or used.pop("vgpr_count")
+    assert registers <= (512 if TARGETS[target][0] == "hip" else 255)
+    assert not any(used.values()), f"{registers} registers, and {used}"
+
+
+# All kernels for one card, and for the others two that between them use everything.
+CHOSEN = [(name, "sm_90") for name in (*TUNED, *FIXED)]
+CHOSEN += [
+    (name, other) for name in ("fused", "merge_back") for other in TARGETS if other != "sm_90"
+]
+
+
+@pytest.mark.parametrize(("name", "target"), CHOSEN)
+def test_the_usual_call_compiles_and_does_not_spill(name, target, tmp_path):
+    config = FIXED.get(name, choices(7)[1])
+    assert_fits(compiled(name, target, config, Taylor(6)), target, tmp_path)
+
+
+CALLED = [
+    pytest.param(name, expansion, causal, id=f"{name}-{expansion}-{'causal' if causal else 'full'}")
+    for expansion in EXPANSIONS
+    for name in (*TUNED, *FIXED)
+    for causal in ([True] if name in ONE_FORM else [False, True])
+    if name != "fused" or expansion.terms <= FUSED_TERMS
+]
+
+
+@pytest.mark.full
+@targets
+@pytest.mark.parametrize(("name", "expansion", "causal"), CALLED)
+def test_nothing_the_autotuner_may_choose_spills(name, expansion, causal, target, tmp_path):
+    for config in [FIXED[name]] if name in FIXED else choices(expansion.terms):
+        binary = compiled(name, target, config, expansion, causal=causal)
+        assert_fits(binary, target, tmp_path)
+
+
+@pytest.mark.full
+@targets
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("name", [*TUNED, *FIXED])
+def test_a_plain_call_on_narrow_inputs_does_not_spill(name, dtype, target, tmp_path):
+    config = FIXED.get(name, choices(7)[0])
+    options = dict(dtype=dtype, everything=False)
+    assert_fits(compiled(name, target, config, Taylor(6), **options), target, tmp_path)
+
+
+@pytest.mark.full
+@targets
+@pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(17)], ids=str)
+@pytest.mark.parametrize("name", [*TUNED, *FIXED])
+def test_float64_compiles(name, expansion, target):
+    """Registers or not: it is for checking, not for speed."""
+    config = FIXED.get(name, choices(expansion.terms)[0])
+    assert compiled(name, target, config, expansion, real=torch.float64).asm
+
+
+class Card:
+    """What Triton asks of a driver; whatever it wants timed is run once."""
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(*TARGETS["sm_90"])
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_benchmarker(self):
+        def once(call, **options):
+            call()
+            return [1.0, 1.0, 1.0]
+
+        return once
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """Calls of the backend go as far as they can without a card: each launch is compiled."""
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    from eattn.ops.triton import launch
+
+    names = []
+    run = JITFunction.run
+
+    def compile_only(kernel, *args, grid, warmup, **options):
+        names.append(kernel.fn.__name__)
+        programs = grid(options) if callable(grid) else grid
+        assert min(programs) > 0
+        return run(kernel, *args, grid=grid, warmup=True, **options)
+
+    few = (Config(1, 1), Config(2, 1))  # enough to be chosen from, and quick to compile
+    monkeypatch.setattr(configs, "CHOICES", {33: few})
+    monkeypatch.setattr(launch, "MERGE", Config(1, 1))
+    monkeypatch.setattr(JITFunction, "run", compile_only)
+    held = "_active" if "_active" in vars(driver) else "active"  # as in Triton 3.4
+    monkeypatch.setattr(driver, held, Card())
+    launch._tuned.cache_clear()
+    yield names
+    launch._tuned.cache_clear()
+
+
+class Seen(TorchDispatchMode):
+    """The operators that were called, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.names.add(op.name().removeprefix("aten::"))
+        return op(*args, **(kwargs or {}))
+
+
+# What asks a card for a number, and waits for it.
+WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim"}
+
+
+# [B, L, D], where 1 is a constant to the compiler
+@pytest.mark.parametrize(
+    ("shape", "with_", "causal", "kernels"),
+    [
+        ((1, 1, 1), "", True, {"fused"}),
+        ((1, 70, 1), "packed mask state", True, {"states", "merge", "outputs"}),
+        ((2, 70, 16), "mask state", False, {"states", "merge", "outputs"}),
+    ],
+)
+def test_launches_compile_with_the_arguments_they_get(compiling, shape, with_, causal, kernels):
+    from eattn.ops.triton import launch
+
+    case = make(shape, expansion=Taylor(2), causal=causal, with_=with_).to(torch.float32)
+    given = (case.q, case.k, case.v, case.key_mask, case.cu_seqlens)
+    state = (None, None, None) if case.state is None else case.state
+    options = dict(expansion=case.expansion, causal=causal)
+    E = numbers(case.expansion, torch.float32, launch.REAL[torch.float32])  # made once, on the CPU
+    with Seen() as seen:
+        y, s, z, shift, saved = launch.forward(*given, *state, **options, save=True)
+        launch.backward(y, s, z, *given, *state, s, z, shift, saved, **options)
+    assert set(compiling) == kernels | {"query_gradients", "merge_back", "key_gradients"}
+    assert not seen.names & WAITS
+    if with_:
+        # What was chosen can be kept in a file (TRITON_CACHE_AUTOTUNING=1), as plain values only.
+        (key,) = launch._tuned("key_gradients", E).cache
+        assert json.loads(json.dumps(key)) == list(key)
+
+
+def test_a_step_is_one_launch_that_nothing_waits_for(compiling):
+    """So a CUDA graph can hold it: beside the launch there is only memory to be had."""
+    from eattn.ops.triton import launch
+
+    case = make((2, 1, 5), expansion=Taylor(6), causal=True).to(torch.bfloat16)
+    state = State.zeros(2, 5, order=6)
+    given = (case.q, case.k, case.v, None, None, *state)
+    numbers(Taylor(6), torch.float32, launch.REAL[torch.float32])
+    with Seen() as seen:
+        launch.forward(*given, expansion=Taylor(6), causal=True, save=False)
+    assert compiling == ["step"]
+    assert seen.names == {"empty.memory_format", "transpose.int"}

@@ -1,0 +1,88 @@
+"""The Triton backend on a card, beside what every backend is held to: graphs, and no waiting."""
+
+import pytest
+import torch
+from cases import causals, draw
+
+from eattn import Quadrature, State, Taylor, ea_series, ea_series_step
+from eattn.ops import triton
+
+why_not = triton.unavailable() or (
+    None if torch.cuda.is_available() else "there is no CUDA or ROCm device"
+)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(why_not is not None, reason=f"triton: {why_not}")]
+both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
+
+
+def on_card(*shape: int) -> list[torch.Tensor]:
+    return [draw(*shape, seed=i).to("cuda", torch.float32) for i in range(3)]
+
+
+def captured(call):
+    """A graph of the call, compiled and tuned before that, and where its result will be."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph, result
+
+
+@both
+@torch.no_grad()
+def test_decoding_replays_from_a_graph(expansion):
+    q, k, v = on_card(2, 9, 40)
+    token = [x[:, 0].clone() for x in (q, k, v)]
+    state = State.zeros(2, 40, expansion=expansion, device="cuda")
+
+    def step():
+        y, after = ea_series_step(*token, state, expansion=expansion)
+        for held, new in zip(state, after, strict=True):
+            held.copy_(new)
+        return y
+
+    graph, y = captured(step)
+    for held, empty in zip(state, State.zeros(2, 40, expansion=expansion), strict=True):
+        held.copy_(empty)
+    ys = []
+    for t in range(9):
+        for held, x in zip(token, (q, k, v), strict=True):
+            held.copy_(x[:, t])
+        graph.replay()
+        ys.append(y.clone())
+    want = ea_series(q, k, v, expansion=expansion, causal=True)
+    torch.testing.assert_close(torch.stack(ys, 1), want, rtol=1e-4, atol=1e-4)
+
+
+@causals
+@pytest.mark.parametrize("shape", [(1, 3000, 40), (1024, 20, 33)], ids=["chunks", "fused"])
+@torch.no_grad()
+def test_whole_sequences_replay_from_a_graph(causal, shape):
+    q, k, v = on_card(*shape)
+    graph, y = captured(lambda: ea_series(q, k, v, causal=causal))
+    for x in (q, k, v):
+        x.mul_(0.5)
+    graph.replay()
+    assert torch.equal(y, ea_series(q, k, v, causal=causal))
+
+
+def test_nothing_waits_for_the_card():
+    """But the first calls, which compile and tune."""
+    q, k, v = on_card(1, 700, 40)
+    cu = torch.tensor([0, 300, 700], dtype=torch.int32, device="cuda")
+    state = State.zeros(1, 40, device="cuda")
+
+    def calls():
+        ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        ea_series(*leaves, causal=True, cu_seqlens=cu).sum().backward()
+
+    calls()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        calls()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
