@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
-from eattn.commands.processes import Fsdp, SequenceParallel
+from eattn.commands.processes import Checkpoint, Fsdp, SequenceParallel
 from eattn.commands.source import blaming, read_cases
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="Of all random numbers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
+    checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
     sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
@@ -85,6 +86,7 @@ def fit(
         batch_size=batch_size,
         lr=lr,
         validation_fraction=validation,
+        checkpoint=checkpoint,
     )
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.commands.output import check_out, write_text
-from eattn.commands.processes import Fsdp, SequenceParallel
+from eattn.commands.processes import Checkpoint, Fsdp, SequenceParallel
 from eattn.commands.source import blaming, read_series
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random numbers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
+    checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
     sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
@@ -79,7 +80,7 @@ def fit(
     from eattn.timeseries import EAForecaster
     from eattn.train import torchrun
 
-    chosen: dict[str, Any] = dict(epochs=epochs, lr=lr, dim=dim, depth=depth)
+    chosen: dict[str, Any] = dict(epochs=epochs, lr=lr, dim=dim, depth=depth, checkpoint=checkpoint)
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAForecaster(
         horizon,

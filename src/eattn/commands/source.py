@@ -19,6 +19,10 @@ def blaming(source: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        from eattn.train import CheckpointError
+
+        if isinstance(error, CheckpointError):  # which names its own
+            raise
         raise ValueError(f"{source}: {error}") from error
 
 

@@ -1,5 +1,6 @@
 """EAClassifier: labels for time series, with scikit-learn's and aeon's manners."""
 
+import os
 from dataclasses import replace
 from typing import Any, Self
 
@@ -34,6 +35,7 @@ TRAINING = (
     "clip",
     "patience",
     "device",
+    "checkpoint",
 )
 
 
@@ -52,7 +54,8 @@ class EAClassifier(BaseClassifier):
 
     A `validation_fraction` of each class is held out to keep the best epoch, and to stop after
     `patience` epochs without a better one; 0, or fewer than 10 cases in it: all are trained on, for
-    all epochs. `device` is "auto" or one of torch's. `verbose` shows a progress bar.
+    all epochs. `device` is "auto" or one of torch's. `verbose` shows a progress bar. `checkpoint`
+    is a folder that `fit` keeps its run in, and goes on from if that was cut off.
 
     Fitted: `classes_`, `model_` (a `SequenceClassifier`), `history_` (of `eattn.train`),
     `scaling_`, `max_len_` (of training series), `seed_`.
@@ -98,6 +101,7 @@ class EAClassifier(BaseClassifier):
         validation_fraction: float = 0.2,
         patience: int | None = 20,
         device: str = "auto",
+        checkpoint: str | os.PathLike[str] | None = None,
         verbose: bool = False,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
@@ -122,6 +126,7 @@ class EAClassifier(BaseClassifier):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.device = device
+        self.checkpoint = checkpoint
         self.verbose = verbose
         self.random_state = random_state
         super().__init__()

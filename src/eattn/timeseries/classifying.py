@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from eattn.distributed import Cut
 from eattn.models import SequenceClassifier
 from eattn.timeseries.arrays import held_out, pieces, side_by_side
+from eattn.timeseries.settings import digest
 from eattn.train import History, ListCases, Task, TrainConfig, isolated, move, train
 
 METRIC = "val_loss"
@@ -37,7 +38,8 @@ def learn(
     learnt = [case for i, case in enumerate(cases) if i not in judged]
     with isolated(config.seed):
         model = SequenceClassifier(**design)
-    task = Task(ListCases(learnt, _collate), _loss, cut=_sliced)
+    data = digest([*series, torch.from_numpy(y)])
+    task = Task(ListCases(learnt, _collate), _loss, cut=_sliced, data=data)
     if judged:
         kept = [cases[i] for i in sorted(judged)]
         judge: dict[str, Any] = dict(evaluate=lambda model: _judge(model, kept), metric=METRIC)

@@ -1,6 +1,7 @@
 """EAForecaster: the next values of many series, which go on as new ones come."""
 
 import copy
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -69,6 +70,7 @@ class EAForecaster(BaseEstimator):
 
     `dtype` is that of forecasts and states: "float64" for streams without end, "float32" for less
     memory; training is in float32. `device` is "auto" or one of torch's, `verbose` shows progress.
+    `checkpoint` is a folder that `fit` keeps its run in, and goes on from if that was cut off.
 
     Fitted: `model_` (a `Forecaster`), `history_` (of `eattn.train`), `reader_` (how the model reads
     a series), `tracks_` (where each series stands), `levels_` and `offsets_` (quantiles), `seed_`.
@@ -103,6 +105,7 @@ class EAForecaster(BaseEstimator):
         patience: int | None = 10,
         dtype: str = "float64",
         device: str = "auto",
+        checkpoint: str | os.PathLike[str] | None = None,
         verbose: bool = False,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
@@ -125,6 +128,7 @@ class EAForecaster(BaseEstimator):
         self.patience = patience
         self.dtype = dtype
         self.device = device
+        self.checkpoint = checkpoint
         self.verbose = verbose
         self.random_state = random_state
 

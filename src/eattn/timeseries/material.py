@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from eattn.nn import calendar_fields
 from eattn.timeseries.grid import Record
 from eattn.timeseries.scaling import Scale, carried_forward
+from eattn.timeseries.settings import digest
 from eattn.timeseries.steps import varying_fields
 from eattn.timeseries.windows import WindowCases
 
@@ -74,6 +75,11 @@ class Material:
         self.x = torch.from_numpy(x).float().unsqueeze(1)
         self.known, self.real = torch.from_numpy(known), torch.from_numpy(real)
         self.calendar = torch.from_numpy(calendar[0]) if calendar else None
+
+    def digest(self) -> str:
+        """What tells these series from others."""
+        found = [self.x, self.known, self.real, self.calendar]
+        return digest([x for x in found if x is not None])
 
     def _held(self, length: int, fraction: float) -> int:
         """How many of the last values are not learnt from; none where that would leave nothing."""

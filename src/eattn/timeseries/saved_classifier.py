@@ -10,7 +10,7 @@ from torch import Tensor
 from eattn.models import SequenceClassifier
 from eattn.timeseries import store
 from eattn.timeseries.arrays import Scaling
-from eattn.timeseries.settings import plain, usable
+from eattn.timeseries.settings import plain, saved_params, usable
 from eattn.train import isolated
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ KIND = "classifier"
 
 
 def save(fitted: "EAClassifier", folder: store.Folder, *, force: bool) -> None:
-    params = {name: plain(value) for name, value in fitted.get_params(deep=False).items()}
-    if not isinstance(params["random_state"], int | None):
-        params["random_state"] = fitted.seed_
     config = {
-        "params": params | {"device": str(fitted.device)},
+        "params": saved_params(fitted),
         "design": fitted.design_,
         "classes": _to_json(fitted.classes_),
         "metadata": {name: plain(value) for name, value in fitted.metadata_.items()},

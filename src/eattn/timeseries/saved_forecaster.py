@@ -11,7 +11,7 @@ from eattn.timeseries import store
 from eattn.timeseries.frames import need_pandas
 from eattn.timeseries.memory import Named, alike
 from eattn.timeseries.scaling import Scale
-from eattn.timeseries.settings import plain, usable
+from eattn.timeseries.settings import saved_params, usable
 from eattn.timeseries.steps import Step
 from eattn.timeseries.tracks import Reader, Track
 from eattn.train import isolated
@@ -25,14 +25,12 @@ FITTED = ("design_", "seed_", "levels_", "columns_")
 
 
 def save(fitted: "EAForecaster", folder: store.Folder, *, force: bool) -> None:
-    params = {name: plain(value) for name, value in fitted.get_params(deep=False).items()}
-    if not isinstance(params["random_state"], int | None):
-        params["random_state"] = fitted.seed_
+    params = saved_params(fitted)
     if params["quantiles"] is not None:
         params["quantiles"] = [float(q) for q in params["quantiles"]]
     tracks = list(fitted.tracks_.values())
     config = {
-        "params": params | {"device": str(fitted.device)},
+        "params": params,
         "fitted": {name: getattr(fitted, name, None) for name in FITTED},
         "reader": {n: getattr(fitted.reader_, n) for n in ("fields", "window", "context")},
         "id_dtype": str(fitted.id_dtype_),

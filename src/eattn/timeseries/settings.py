@@ -1,9 +1,12 @@
 """What estimators are given beside data: numbers of NumPy's, seeds, and devices."""
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def plain(value: Any) -> Any:
@@ -13,6 +16,23 @@ def plain(value: Any) -> Any:
     3
     """
     return value.item() if isinstance(value, np.generic) else value
+
+
+def saved_params(fitted: Any) -> dict[str, Any]:
+    """An estimator's arguments as they are kept with its model: how to make it again anywhere."""
+    params = {name: plain(value) for name, value in fitted.get_params(deep=False).items()}
+    if not isinstance(params["random_state"], int | None):
+        params["random_state"] = fitted.seed_
+    return params | {"device": str(fitted.device), "checkpoint": None}
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """What tells data from other data."""
+    found = hashlib.sha256()
+    for x in tensors:
+        found.update(f"{x.dtype} {list(x.shape)}".encode())
+        found.update(x.contiguous().numpy().data)
+    return found.hexdigest()[:16]
 
 
 def seed_of(random_state: Any) -> int:

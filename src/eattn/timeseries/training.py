@@ -35,7 +35,7 @@ def config_of(params: dict[str, Any]) -> TrainConfig:
     length: dict[str, Any] = dict(epochs=None, max_steps=STEPS, evaluate_every=EVERY)
     if params["epochs"] is not None:
         length = dict(epochs=params["epochs"])
-    names = ("batch_size", "lr", "weight_decay", "patience", "device")
+    names = ("batch_size", "lr", "weight_decay", "patience", "device", "checkpoint")
     return TrainConfig(
         **{name: params[name] for name in names},
         **length,
@@ -71,6 +71,7 @@ def learn(
         cases,
         lambda model, batch: rollout_loss(model, batch, horizon),
         **judge,
+        data=material.digest(),
         cut=lambda batch, cut: batch._replace(cut=cut),
     )
     return model, train(model, task, config, progress=progress)

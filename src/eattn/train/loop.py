@@ -316,6 +316,7 @@ class _Run:
             "cases": len(self.task.cases),
             "metric": self.task.metric,
             "better": self.task.better,
+            "data": self.task.data,
         }
         return {"config": self.config.deciding(), "model": model, "task": task}
 

@@ -23,6 +23,8 @@ class Task:
     that decides, and `better` says which way; "train_loss" is the mean loss since the last
     evaluation. Without a metric nothing is decided: no early stopping, and the last weights stay.
 
+    `data` is a digest of what is learnt from, if there is one: a run goes on with the same alone.
+
     `cut(batch, cut)` is what a process takes of a batch whose sequences are cut over several; the
     loss is then the mean over its part. Without it sequences cannot be cut.
 
@@ -38,6 +40,7 @@ class Task:
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
     metric: str | None = None
     better: Literal["higher", "lower"] | None = None
+    data: str | None = None
     cut: Callable[[Batch, Cut], Batch] | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,56 @@
+"""A fit that was cut off goes on, to the same bits, and with the same data only."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from eattn.timeseries import EAClassifier, EAForecaster
+from eattn.train import CheckpointError
+from eattn.train.checkpoint import Checkpoint
+
+TINY = dict(dim=8, depth=1, heads=2, epochs=4)
+
+
+def classifier(folder):
+    return EAClassifier(**TINY, checkpoint=folder)
+
+
+def forecaster(folder):
+    return EAForecaster(3, **TINY, lags=4, context=16, checkpoint=folder)
+
+
+def fitted(make, folder, *, shift=0.0):
+    """What a model says after `fit`."""
+    rng = np.random.default_rng(0)
+    if make is forecaster:
+        values = np.sin(np.arange(90) / 3) + shift * rng.normal(size=90)
+        return make(folder).fit(values).predict()["EAForecaster"].to_numpy()
+    X = rng.normal(size=(40, 2, 12)) + np.arange(40).reshape(-1, 1, 1) % 2 + shift
+    return make(folder).fit(X, np.arange(40) % 2).predict_proba(X)
+
+
+def stop(monkeypatch, *, after):
+    """Interrupt the run once it has saved so often."""
+    save, count = Checkpoint.save, iter(range(after))
+
+    def interrupted(self, state):
+        save(self, state)
+        if next(count, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", interrupted)
+
+
+@pytest.mark.parametrize("make", [classifier, forecaster])
+def test_a_fit_that_was_cut_off_goes_on(make, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop(patch, after=1)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(make, tmp_path)
+    saves = []
+    save = Checkpoint.save
+    monkeypatch.setattr(Checkpoint, "save", lambda *args: (saves.append(1), save(*args)))
+    assert_array_equal(fitted(make, tmp_path), fitted(make, None))
+    assert len(saves) == 2  # of 4 epochs
+    with pytest.raises(CheckpointError, match=r"is of another task: data was \w+ and is \w+"):
+        fitted(make, tmp_path, shift=0.1)
