@@ -14,7 +14,7 @@ from torch import Tensor
 import eattn
 from eattn import Quadrature, State, Taylor, distributed
 from eattn.distributed import Cut
-from eattn.nn import ElementwiseAttention, TransformerBlock
+from eattn.nn import ElementwiseAttention, TransformerBlock, make_mixer
 from eattn.ops import Expansion
 
 B, D = 2, 5
@@ -164,6 +164,9 @@ def disagree() -> dict[str, str]:
         "gradient": lambda: distributed.ea_series(*[x.clone().requires_grad_(odd)] * 3),
         "refused": lambda: distributed.ea_series(x[0] if odd else x, x, x),
         "layer": lambda: ElementwiseAttention(D + odd)(other, cut=Cut()),
+        "convolution": lambda: make_mixer("ea-6", D, short_conv=4)(x[odd:], cut=Cut()),
+        "refused layer": lambda: make_mixer("ea-6", D, short_conv=4)(other, cut=Cut()),
+        "mixed": lambda: distributed.ea_series(x.double(), x if odd else x.double(), x.double()),
     }
     found = {}
     for name, attempt in tries.items():

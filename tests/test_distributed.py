@@ -75,6 +75,7 @@ def test_ranks_that_disagree_all_say_so(found):
         "causal": "the same causal, got False on rank 0 and True on rank",
         "gradient": "the same gradient, got False on rank 0 and True on rank",
         "layer": "the same D, got 5 on rank 0 and 6 on rank",
+        "convolution": "the same B, got 2 on rank 0 and 1 on rank",
     }
     *others, last = (answer["disagree"] for answer in found)
     for said in (*others, last):
@@ -82,8 +83,12 @@ def test_ranks_that_disagree_all_say_so(found):
             assert said[name].startswith("DisagreementError: all ranks must have"), name
             assert words in said[name]
     assert "q must be [B, L, D], got shape (3, 5)" in last["refused"]
+    assert "x must be [B, L, D] with D = dim = 5, got (2, 3, 6)" in last["refused layer"]
     for said in others:
         assert f"rank {len(others)} refused what it was given" in said["refused"]
+        assert f"rank {len(others)} refused what it was given" in said["refused layer"]
+    for said in (*others, last):
+        assert said["mixed"] == "nothing"  # it is promoted
     for answer in found:
         assert answer["after"] < 1e-10  # nobody is left waiting
 
@@ -98,9 +103,10 @@ def test_a_group_of_one_is_the_operator_itself(causal):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", ["ea", "sa", "gru", "la", "ea-6+center"])
+@pytest.mark.parametrize("name", ["ea", "sa", "gru", "la", "ea-6+center", "ea-6+center causal"])
 def test_what_cannot_be_cut_says_so(name):
-    mixer = make_mixer(name, 8, heads=2, short_conv=2)
+    name, *causal = name.split()
+    mixer = make_mixer(name, 8, heads=2, short_conv=2, causal=bool(causal))
     with pytest.raises(ValueError, match="cannot be cut over ranks"):
         mixer(torch.zeros(1, 3, 8), cut=Cut())
 

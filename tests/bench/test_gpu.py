@@ -25,6 +25,10 @@ def test_the_benchmark_measures_both_ways_of_cutting():
     assert {is_fused(B, L, L, D, 7) for B, L, D in gpu.Plan().shapes} == {False, True}
 
 
+def test_both_are_checked_before_they_are_timed():
+    assert {is_fused(B, L, L, D, 7) for B, L, D in gpu.CHECKED} == {False, True}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
 def test_without_a_card_there_is_nothing_to_measure():
     with pytest.raises(ValueError, match="nothing to measure: "):

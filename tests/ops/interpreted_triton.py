@@ -9,6 +9,7 @@ from cases import assert_answers, assert_near, draw, make, oracle, run
 from triton.runtime import interpreter
 
 from eattn import Quadrature, State, Taylor, ea_series
+from eattn.bench import gpu
 from eattn.ops import reference
 from eattn.ops.triton import traffic
 
@@ -152,3 +153,11 @@ def test_bytes_of_a_step(moved, expansion):
     ea_series(*token, expansion=expansion, causal=True, state=state, backend="triton")
     shape = traffic.Shape(2, 1, 1, 3, expansion.terms, True)
     assert moved[0] == sum(traffic.forward(shape, state=True).values())
+
+
+def test_the_benchmark_checks_what_it_is_about_to_time(monkeypatch):
+    monkeypatch.setattr(gpu, "CHECKED", ((1, 13, 3),))
+    assert gpu.check(gpu.Plan())["error"] < 1
+    monkeypatch.setattr(gpu, "_allowed", lambda plan, dtype: 1e-12)
+    with pytest.raises(RuntimeError, match="the kernels are wrong here"):
+        gpu.check(gpu.Plan())

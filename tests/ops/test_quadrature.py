@@ -95,6 +95,18 @@ def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, 
 
 @backends
 @causals
+def test_gradients_of_many_queries_far_from_all_keys_are_finite(backend, causal):
+    q, k = torch.full((1, 50_000, 1), WIDE.reach), torch.full((1, 50_000, 1), -WIDE.reach)
+    gradients = value_and_gradients(
+        lambda *x: ea_series(*x, expansion=WIDE, causal=causal, backend=backend),
+        (q, k, draw(1, 50_000, 1, seed=1).float()),
+        torch.ones_like(q),
+    )
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@backends
+@causals
 @pytest.mark.parametrize("far", [7.6, 20.0, 1e3, 3e38])
 def test_what_lies_beyond_its_reach_counts_as_there(backend, causal, far):
     q, k, v = (draw(2, 30, 8, seed=i).float() for i in range(3))

@@ -1,6 +1,6 @@
 """Ranks that are about to compute different things find out, instead of waiting for ever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,8 +34,8 @@ class DisagreementError(ValueError):
     """What one rank was given does not go with what another was."""
 
 
-def agree(facts: Callable[[], dict[str, int]], group: dist.ProcessGroup | None) -> None:
-    """That `facts`, by the names of `FIELDS`, are the same on all ranks, in one small all-gather.
+def agree(facts: Callable[[], Mapping[str, int]], group: dist.ProcessGroup | None) -> None:
+    """That `facts`, by names among `FIELDS`, are the same on all ranks, in one small all-gather.
 
     If it raises, on any rank, so does every rank: this one what it raised, the others that it did.
     """
@@ -43,7 +43,7 @@ def agree(facts: Callable[[], dict[str, int]], group: dist.ProcessGroup | None) 
     mine = [0] * len(FIELDS)
     try:
         found = facts()
-        mine = [int(found[name]) for name in FIELDS]
+        mine = [int(found.get(name, 0)) for name in FIELDS]
     except Exception as error:
         wrong = error
     told = torch.tensor([wrong is None, *mine], device=_device(group))

@@ -1,10 +1,16 @@
 """Where a slice lies in the sequence that it was cut from."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from eattn.distributed.agreement import agree
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -13,7 +19,7 @@ class Cut:
 
     `before` counts the tokens of this slice's first sequence that earlier ranks hold: 0 where it
     begins here. With `check` the ranks compare what they are about to compute, at the price of a
-    message, and disagreement is an error; without it they would wait for each other.
+    few small messages, and disagreement is an error; without it they would wait for each other.
     """
 
     group: dist.ProcessGroup | None = None  # None: torch's default one
@@ -32,6 +38,27 @@ class Cut:
     def last(self) -> bool:
         """Whether nothing comes after this slice."""
         return self.rank == self.size - 1
+
+    def agree(self, facts: Callable[[], Mapping[str, int]]) -> None:
+        """That `facts` are the same on all ranks, if it is to be checked.
+
+        If they raise on one rank, all ranks raise.
+        """
+        if self.check:
+            agree(facts, self.group)
+        else:
+            facts()
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """What `work`, which tells the others nothing, gives; if it raises on one rank, all do."""
+        done: list[Result] = []
+
+        def facts() -> dict[str, int]:
+            done.append(work())
+            return {}
+
+        self.agree(facts)
+        return done[0]
 
     def span(self, L: int) -> tuple[int, int]:
         """This rank's share of L tokens: from, to."""

@@ -89,6 +89,7 @@ def ea_series(
     else:
         facts()
     expansion = chosen(order, expansion)
+    q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
     if cu_seqlens is not None:
         return _packed(
             (q, k, v), expansion, key_mask, cu_seqlens, continues, return_state, backend, group

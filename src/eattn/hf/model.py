@@ -24,6 +24,9 @@ from eattn.hf.inputs import (
 )
 from eattn.nn import TransformerBlock
 
+# What the first block gets, which tokens are real, offsets of packed sequences, what was before.
+Prepared = tuple[Tensor, Tensor | None, Tensor | None, EACache | None]
+
 
 class EALayer(GradientCheckpointingLayer, TransformerBlock):
     """A block of `eattn.nn` that keeps its state in a layer of the cache."""
@@ -137,27 +140,49 @@ class EAModel(EAPreTrainedModel):
         that start again. `past_key_values` holds the tokens before these, and is updated. With a
         `cut`, these tokens are a slice of those that the ranks of its group hold together.
         """
-        x = self._embed(input_ids, inputs_embeds)
+
+        def prepare() -> Prepared:
+            return self._prepare(
+                self._embed(input_ids, inputs_embeds),
+                attention_mask,
+                position_ids,
+                past_key_values,
+                use_cache,
+                kwargs.get(COLLATOR) if cu_seqlens is None else cu_seqlens,
+                cut,
+            )
+
+        x, key_mask, offsets, cache = prepare() if cut is None else cut.together(prepare)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        x, every = self._blocks(x, key_mask, offsets, cache, bool(output_hidden_states), cut)
+        if cache is not None:
+            cache.advance(key_mask, x)
+        return BaseModelOutputWithPast(
+            last_hidden_state=x, past_key_values=cache, hidden_states=every
+        )
+
+    def _prepare(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        past_key_values: EACache | None,
+        use_cache: bool | None,
+        cu_seqlens: Tensor | None,
+        cut: Cut | None,
+    ) -> Prepared:
         if cut is not None:
             use_cache = self._check_cut(attention_mask, past_key_values)
         cache = self._cache(past_key_values, use_cache, x)
         key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
-        if cu_seqlens is None:
-            cu_seqlens = kwargs.get(COLLATOR)
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
             raise ValueError("cu_seqlens goes without attention_mask and past_key_values")
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
             cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache
         x = self._begin(x, position_ids, key_mask, cu_seqlens, cache, cut)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        x, every = self._blocks(x, key_mask, cu_seqlens, cache, bool(output_hidden_states), cut)
-        if cache is not None:
-            cache.advance(key_mask, x)
-        return BaseModelOutputWithPast(
-            last_hidden_state=x, past_key_values=cache, hidden_states=every
-        )
+        return x, key_mask, cu_seqlens, cache
 
     def _blocks(
         self,

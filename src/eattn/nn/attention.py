@@ -94,6 +94,8 @@ class ElementwiseAttention(Mixer):
         `cu_seqlens` [n + 1] are offsets of sequences packed along L, with B = 1. `state` holds keys
         and values seen before. With a `cut`, x is a slice of what the ranks of its group hold.
         """
+        if cut is not None:
+            self._check_slice(x, key_mask, cut)
         if context is None:
             x = self._check(x, key_mask)
         else:
@@ -101,8 +103,6 @@ class ElementwiseAttention(Mixer):
             context = self._check_context(context, key_mask, x.shape[0])
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
-        if cut is not None:
-            self.check_cut()
         q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
         if cut is not None:
             y, state = self._of_slices((q, k, v), key_mask, cu_seqlens, state, return_state, cut)
@@ -126,8 +126,10 @@ class ElementwiseAttention(Mixer):
     def check_cut(self) -> None:
         if self.expansion is None:
             raise ValueError("exact EA cannot be cut over ranks: a series can (ea-6, ea-q17, …)")
-        if self.placement is not None and self.placement.center == "mean":
-            raise ValueError("center='mean' cannot be cut over ranks: no rank knows all keys")
+        if self.placement is not None and self.placement.center is not None:
+            raise ValueError(
+                "a centre cannot be cut over ranks: no rank knows the mean of all keys"
+            )
 
     def _of_slices(
         self,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from eattn.distributed import Cut
-from eattn.ops.checks import check_cu_seqlens, check_mask
+from eattn.ops.checks import FLOATS, check_cu_seqlens, check_mask
 
 
 class Mixer(nn.Module):
@@ -37,9 +37,10 @@ class Mixer(nn.Module):
         are the offsets of sequences packed along L, with B = 1. With a `cut`, x is a slice of what
         the ranks of its group hold together, and the state is that after all of it.
         """
+        if cut is not None:
+            self._check_slice(x, key_mask, cut)
         x = self._check(x, key_mask)
         if cut is not None:
-            self.check_cut()
             return self._cut(x, key_mask, cu_seqlens, state, return_state, cut)
         if cu_seqlens is not None:
             if state is not None or return_state or key_mask is not None:
@@ -78,6 +79,22 @@ class Mixer(nn.Module):
             f"{type(self).__name__} cannot be cut over ranks, which element-wise attention as a"
             " series can: ea-6, ea-q17, …"
         )
+
+    def _check_slice(self, x: Tensor, key_mask: Tensor | None, cut: Cut) -> None:
+        """That this rank's slice is one, and of what the others' are: or all ranks raise."""
+
+        def facts() -> dict[str, int]:
+            self.check_cut()
+            self._check(x, key_mask)
+            learns = torch.is_grad_enabled() and x.requires_grad
+            return {
+                "B": x.shape[0],
+                "D": x.shape[2],
+                "dtype": FLOATS.index(x.dtype),
+                "gradient": learns,
+            }
+
+        cut.agree(facts)
 
     def _cut(
         self,

@@ -135,7 +135,7 @@ class Bells:
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
         wide = dtype == torch.float64
-        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e34)
+        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e30)
         # What a query feels of the edges at least, so that den is never 0: too little to matter
         # while some key is within 9.
         self.edge = 0.0 if wide else 1e-21
@@ -152,7 +152,8 @@ class Bells:
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
-        may be infinite at a node near the query. No key is near that node: any bound does.
+        may be infinite at a node near the query. No key is near that node: any bound does
+        that leaves room for the sum of millions.
         """
         (up, down, *_), first = chain
         most = self.most / weight.abs()

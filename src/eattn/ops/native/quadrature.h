@@ -18,7 +18,7 @@ template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e34);
+  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e30);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
   // What a query feels of the edges at least, so that den is never 0: too little to matter while
@@ -60,7 +60,8 @@ template <int N> struct Quadrature {
     });
   }
   // u, a query's gradient / den, is as large as all its keys are far; f_n u may be infinite at a node
-  // near the query. No key it reads is near that node, or den would not be small: any bound does.
+  // near the query. No key it reads is near that node, or den would not be small: any bound does that
+  // leaves room for the sum of millions.
   INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const {
     const V most = kMost / abs(u), both = u * rho;
     outward(x, [&](int n, V f) INLINE_LAMBDA {

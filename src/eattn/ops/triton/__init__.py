@@ -1,6 +1,7 @@
 """Fused GPU kernels, in Triton, for CUDA and ROCm. Triton itself is imported on the first call."""
 
 import os
+import shutil
 from collections.abc import Callable
 from importlib import metadata, util
 from typing import Any
@@ -12,6 +13,7 @@ from eattn.ops.triton.configs import saved_shape
 __all__ = ["DEVICE", "backward", "forward", "no_device", "saved_shape", "unavailable"]
 
 OLDEST = (3, 4)  # before it constants have no fields; it comes with torch 2.8
+OWN_LAUNCHER = (3, 9)  # before it a C module is built on the first launch
 # Triton's own switch: then its kernels run in Python, on tensors of the CPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"  # PyTorch says "cuda" of ROCm too
@@ -25,7 +27,17 @@ def unavailable() -> str | None:
     if found is not None and found < OLDEST:
         had, needed = (".".join(map(str, x)) for x in (found, OLDEST))
         return f"Triton {had} is too old: {needed} is needed, which comes with torch 2.8"
+    if found is not None and found < OWN_LAUNCHER and not INTERPRETED and not _compiler():
+        return (
+            f"Triton {'.'.join(map(str, found))} needs a C compiler to launch kernels: gcc or clang"
+        )
     return None
+
+
+def _compiler() -> str | None:
+    """The one that Triton would take."""
+    names = (os.environ.get("CC"), "clang", "gcc", "cc")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def no_device() -> str | None:

@@ -17,8 +17,8 @@ class Config:
 
 # By the most terms they are for: the more terms, the fewer tokens fit beside them.
 CHOICES = {
-    9: (Config(1, 8), Config(1, 4), Config(4, 4)),
-    17: (Config(1, 4), Config(1, 2), Config(4, 2)),
+    9: (Config(1, 4), Config(4, 4)),
+    17: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 2), Config(4, 1)),
 }
 

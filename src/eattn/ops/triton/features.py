@@ -108,7 +108,8 @@ def bounded(f, a, E: tl.constexpr):
     """Features of a query as it is summed with the weight a, such that none of it is infinite.
 
     As large as a is where all keys are far, f_n a is at a node near the query. No key that it reads
-    is near that node, or den would not be small: any bound does.
+    is near that node, or den would not be small: any bound does that leaves room
+    for the sum of millions.
     """
     if E.bells:
         N: tl.constexpr = E.terms

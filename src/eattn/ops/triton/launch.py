@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ KERNELS = {
     "query_gradients": gradients.query_gradients,
     "key_gradients": gradients.key_gradients,
 }
+# An autotuner keeps in itself what it is called with, and a backward may have a thread per card.
+LOCK = threading.Lock()
 # a b + c in one instruction, whatever is usual in a version of Triton.
 COMPILED = {"enable_fp_fusion": True}
 
@@ -73,7 +76,8 @@ class _Call:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
                 constants = dict(E=self.E, CHUNK=self.chunk, **options, **COMPILED)
-                _tuned(name, self.E)[grid](*args, **constants)
+                with LOCK:
+                    _tuned(name, self.E)[grid](*args, **constants)
         return None
 
     def fixed(self, name: str, config: Config, grid: Any, *args: Any, **options: Any) -> None:

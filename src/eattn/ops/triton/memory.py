@@ -12,13 +12,18 @@ def block_of(D, BLOCK: tl.constexpr):
 
 @triton.jit
 def sequence_of(row, cu_ptr, L, CHUNK: tl.constexpr):
-    """Of one sequence: its batch row, its first token, how many there are, its first slot."""
+    """Of one sequence: its batch row, its first token, how many there are, its first slot.
+
+    Offsets are not checked on a card, which would have to be waited for: wrong ones must not lead
+    out of memory.
+    """
     row = row.to(tl.int64)
     if cu_ptr is None:
         return row, row * 0, row * 0 + L, row * tl.cdiv(L, CHUNK)
     else:
-        begin = tl.load(cu_ptr + row).to(tl.int64)
-        count = tl.load(cu_ptr + row + 1).to(tl.int64) - begin
+        begin = tl.minimum(tl.maximum(tl.load(cu_ptr + row), 0), L).to(tl.int64)
+        end = tl.minimum(tl.load(cu_ptr + row + 1), L).to(tl.int64)
+        count = tl.maximum(end - begin, 0)
         return row * 0, begin, count, begin // CHUNK + row
 
 
