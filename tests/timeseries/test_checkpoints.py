@@ -19,13 +19,14 @@ def forecaster(folder):
     return EAForecaster(3, **TINY, lags=4, context=16, checkpoint=folder)
 
 
-def fitted(make, folder, *, shift=0.0):
+def fitted(make, folder, *, noise=0.0):
     """What a model says after `fit`."""
     rng = np.random.default_rng(0)
     if make is forecaster:
-        values = np.sin(np.arange(90) / 3) + shift * rng.normal(size=90)
+        values = np.sin(np.arange(90) / 3) + noise * rng.normal(size=90)
         return make(folder).fit(values).predict()["EAForecaster"].to_numpy()
-    X = rng.normal(size=(40, 2, 12)) + np.arange(40).reshape(-1, 1, 1) % 2 + shift
+    X = rng.normal(size=(40, 2, 12)) + np.arange(40).reshape(-1, 1, 1) % 2
+    X += noise * rng.normal(size=X.shape)
     return make(folder).fit(X, np.arange(40) % 2).predict_proba(X)
 
 
@@ -53,4 +54,4 @@ def test_a_fit_that_was_cut_off_goes_on(make, tmp_path, monkeypatch):
     assert_array_equal(fitted(make, tmp_path), fitted(make, None))
     assert len(saves) == 2  # of 4 epochs
     with pytest.raises(CheckpointError, match=r"is of another task: data was \w+ and is \w+"):
-        fitted(make, tmp_path, shift=0.1)
+        fitted(make, tmp_path, noise=0.1)

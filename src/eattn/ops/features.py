@@ -135,7 +135,7 @@ class Bells:
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
         wide = dtype == torch.float64
-        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e30)
+        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e32)
         # What a query feels of the edges at least, so that den is never 0: too little to matter
         # while some key is within 9.
         self.edge = 0.0 if wide else 1e-21

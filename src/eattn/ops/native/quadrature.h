@@ -18,7 +18,7 @@ template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e30);
+  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e32);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
   // What a query feels of the edges at least, so that den is never 0: too little to matter while
