@@ -1,5 +1,6 @@
 """What holds a whole run, in a file or a folder: it is there complete, or it is the one before."""
 
+import hashlib
 import os
 import shutil
 import warnings
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from eattn.train.errors import CheckpointError
+from eattn.train.errors import CheckpointError, lost
 
 if TYPE_CHECKING:
     from eattn.train.parallel import Processes
@@ -30,9 +31,9 @@ class Checkpoint:
     name once it is on the disk, so that a kill at any moment leaves a whole one.
 
     Several processes write `step-N` instead, a folder in the format of
-    torch.distributed.checkpoint: each its part of the weights, and the first what is plain. Any
-    number of processes can read either. That format has an index in pickle, which is code: it must
-    be one's own.
+    torch.distributed.checkpoint: each its part of the weights, and the first what is plain, with
+    the checksums of the others. Any number of processes can read either. That format has an index
+    in pickle, which is code: it must be one's own.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -56,20 +57,20 @@ class Checkpoint:
         """Replace what is there by what all processes have: each calls this with its parts."""
         whole = self.folder / f"step-{plain['standing']['step']:08}"
         partial = whole.with_suffix(".partial")
-        if processes.first:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-        processes.wait()
+        processes.once(lambda: _empty(partial))
         import torch.distributed.checkpoint as dcp  # slow to import, and seldom needed
 
         try:
             dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial))
         except dcp.api.CheckpointException as error:
-            raise OSError(f"cannot write the checkpoint {whole}: {_cause(error)}") from error
-        if not processes.first:
-            return
-        sizes = {path.name: path.stat().st_size for path in partial.iterdir()}
-        self._write(partial / PLAIN, plain | {"files": sizes})
+            raise OSError(f"cannot write the checkpoint {whole}: {_said(error)}") from error
+        names = processes.once(lambda: sorted(path.name for path in partial.iterdir()))
+        files = _checksums(partial, names, processes)
+        processes.once(lambda: self._finish(partial, whole, plain | {"files": files}))
+
+    def _finish(self, partial: Path, whole: Path, plain: dict[str, Any]) -> None:
+        """Make of the parts in a folder a checkpoint, the only one."""
+        self._write(partial / PLAIN, plain)
         _sync_folder(partial)
         shutil.rmtree(whole, ignore_errors=True)
         os.replace(partial, whole)
@@ -90,15 +91,17 @@ class Checkpoint:
         """What one process saved last, on the CPU; None where nothing was."""
         return self._read(self.path) if self.path.exists() else None
 
-    def load_plain(self, folder: Path) -> dict[str, Any]:
-        """What is plain in what several processes saved, all of whose files must be there."""
-        state = self._read(folder / PLAIN)
-        for name, size in state["files"].items():
-            file = folder / name
-            found = file.stat().st_size if file.exists() else None
-            if found != size:
-                what = "is missing" if found is None else f"has {found} bytes instead of {size}"
-                raise CheckpointError(f"{file} {what}: delete {folder} to start anew")
+    def load_plain(self, folder: Path, processes: "Processes") -> dict[str, Any]:
+        """What is plain in what several processes saved, all of whose files must be as they were.
+
+        Each process looks at some of them, and all raise if one is not.
+        """
+        state = processes.once(lambda: self._read(folder / PLAIN))
+        found = _checksums(folder, list(state["files"]), processes)
+        for name, checksum in state["files"].items():
+            if found[name] != checksum:
+                what = "is missing" if found[name] is None else "is damaged, its checksum is wrong"
+                raise CheckpointError(f"{folder / name} {what}: delete {folder} to start anew")
         return state
 
     def fill_shared(self, folder: Path, tensors: dict[str, Any]) -> None:
@@ -109,9 +112,13 @@ class Checkpoint:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder))
-        except Exception as error:  # a damaged file may make anything of its readers
+        # A damaged file may make anything of its readers; dcp's own is no Exception.
+        except (Exception, dcp.api.CheckpointException) as error:
+            cause = _cause(error)
+            if isinstance(cause, OSError) or not isinstance(cause, Exception) or lost(cause):
+                raise cause from None  # this is not the checkpoint's fault
             raise CheckpointError(
-                f"{folder} is damaged or no checkpoint ({_cause(error)}): delete it to start anew"
+                f"{folder} is damaged or no checkpoint ({_said(error)}): delete it to start anew"
             ) from error
 
     def _leave(self, kept: Path) -> None:
@@ -144,7 +151,7 @@ class Checkpoint:
             raise
         except Exception as error:  # a damaged file may make anything of its readers
             raise CheckpointError(
-                f"{path} is damaged or no checkpoint ({_cause(error)}): delete it to start anew"
+                f"{path} is damaged or no checkpoint ({_said(error)}): delete it to start anew"
             ) from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, dict) else None
@@ -171,12 +178,35 @@ class Checkpoint:
                 )
 
 
-def _cause(error: BaseException) -> str:
-    """The first line of why, of the first process that said so."""
+def _cause(error: BaseException) -> BaseException:
+    """What dcp's exception is about: of the first process that had one."""
     failures = getattr(error, "failures", None)
-    if failures:
-        error = next(iter(failures.values()))[0]
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return next(iter(failures.values()))[0] if failures else error
+
+
+def _said(error: BaseException) -> str:
+    """The first line of why."""
+    cause = _cause(error)
+    return str(cause).strip().partition("\n")[0] or type(cause).__name__
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _checksums(folder: Path, names: list[str], processes: "Processes") -> dict[str, str | None]:
+    """Of these files, None where there is no such one; each process reads its share of them."""
+    mine = names[processes.rank :: processes.count]
+    found = processes.together(lambda: {name: _checksum(folder / name) for name in mine})
+    return {name: x for part in processes.gather(found) for name, x in part.items()}
+
+
+def _checksum(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What can go wrong in a run and cannot be helped by going on."""
 
+import re
 from functools import partial
 
 import torch
@@ -9,6 +10,11 @@ from torch.utils import _pytree as pytree
 from eattn.train.cases import Batch
 from eattn.train.config import TrainConfig
 from eattn.train.sharding import local
+
+# What torch says when the other end of a connection is gone.
+LOST = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out|socket|nccl|remote process", re.I
+)
 
 
 class TrainingError(ValueError):
@@ -24,6 +30,11 @@ class TrainingError(ValueError):
 
 class CheckpointError(ValueError):
     """A checkpoint that is damaged, or of another run."""
+
+
+def lost(error: BaseException) -> bool:
+    """Whether it says that another process is gone."""
+    return isinstance(error, RuntimeError) and LOST.search(str(error)) is not None
 
 
 def advice(model: nn.Module, batch: Batch, config: TrainConfig, *, autocast: bool) -> str:

@@ -240,7 +240,7 @@ class _Run:
         self._seconds()
         mine, *others = self.processes.gather(rng_state())
         plain: dict[str, Any] = {
-            "run": self._description(),
+            "run": _description(self.inner, self.task, self.config),
             "standing": self.at.plain(),
             "scaler": self.scaler.state_dict(),
             "rng": mine,
@@ -265,16 +265,18 @@ class _Run:
         if self.checkpoint is None:
             return
         # The first process looks for all: no two may stand at different steps.
-        path = self.processes.tell(self.checkpoint.newest() if self.processes.first else None)
+        path = self.processes.once(self.checkpoint.newest)
         if path is None:
             return
+        mine = _description(self.inner, self.task, self.config)
         if path == self.checkpoint.path:
-            saved = self.processes.tell(self.checkpoint.load() if self.processes.first else None)
-            self.checkpoint.check(saved["run"], self._description())
+            saved = self.processes.once(self.checkpoint.load)
+            assert saved is not None
+            self.checkpoint.check(saved["run"], mine)
             self._take(saved)
         else:
-            saved = self.checkpoint.load_plain(path)
-            self.checkpoint.check(saved["run"], self._description())
+            saved = self.checkpoint.load_plain(path, self.processes)
+            self.checkpoint.check(saved["run"], mine)
             self._take_shared(saved, path)
         self.at = Standing.read(saved["standing"])
         self.scaler.load_state_dict(saved["scaler"])
@@ -303,22 +305,33 @@ class _Run:
         self.inner.load_state_dict(room["model"])
         sharding.fill_slots(self.inner, self.optimizer, room["optimizer"])
 
-    def _description(self) -> dict[str, dict[str, Any]]:
-        """What a run must share with the one it continues."""
-        trained = {name for name, p in self.inner.named_parameters() if p.requires_grad}
-        model = {
-            name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-            + (" trained" if name in trained else "")
-            for name, x in self.inner.state_dict().items()
-            if isinstance(x, Tensor)
-        }
-        task = {
-            "cases": len(self.task.cases),
-            "metric": self.task.metric,
-            "better": self.task.better,
-            "data": self.task.data,
-        }
-        return {"config": self.config.deciding(), "model": model, "task": task}
+
+def _description(model: nn.Module, task: Task, config: TrainConfig) -> dict[str, dict[str, Any]]:
+    """What a run must share with the one it continues, and with that of other processes."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    trained = {name for name, p in inner.named_parameters() if p.requires_grad}
+    weights = {
+        name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        + (" trained" if name in trained else "")
+        for name, x in inner.state_dict().items()
+        if isinstance(x, Tensor)
+    }
+    learnt = {
+        "cases": len(task.cases),
+        "metric": task.metric,
+        "better": task.better,
+        "data": task.data,
+    }
+    return {"config": config.deciding(), "model": weights, "task": learnt}
+
+
+def _saving(config: TrainConfig) -> dict[str, Any]:
+    """When processes save: each would wait for the others. The folder may have several names."""
+    return {
+        "checkpoint": config.checkpoint is not None,
+        "checkpoint_every": config.checkpoint_every,
+        "checkpoint_seconds": config.checkpoint_seconds,
+    }
 
 
 def _copy(model: nn.Module) -> dict[str, Any]:

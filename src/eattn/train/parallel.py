@@ -6,12 +6,11 @@ its gradient and its optimiser state, and all have the whole only while they use
 """
 
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,11 +22,9 @@ from eattn.distributed import Cut
 from eattn.nn.mixer import Mixer
 from eattn.train import sharding
 from eattn.train.cases import Batch
+from eattn.train.errors import lost
 
-# What torch says when the other end of a connection is gone.
-LOST = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|timed out|socket|nccl|remote process", re.I
-)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,22 @@ class Processes:
             dist.all_gather_object(held, value)
         return held
 
+    def together(self, work: Callable[[], T]) -> T:
+        """What `work` gives here; if it raises in any process, all of them raise that."""
+        found, wrong = None, None
+        try:
+            found = work()
+        except Exception as error:
+            wrong = error
+        told = next((error for error in self.gather(wrong) if error is not None), None)
+        if told is not None:
+            raise wrong or told
+        return cast(T, found)
+
+    def once(self, work: Callable[[], T]) -> T:
+        """What `work` gives in the first process, or raises there, in all of them."""
+        return cast(T, self.tell(self.together(lambda: work() if self.first else None)))
+
     def wait(self) -> None:
         """For all others."""
         if self.count > 1:
@@ -173,7 +186,7 @@ def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Proc
         try:
             yield processes
         except RuntimeError as error:
-            if processes.count > 1 and LOST.search(str(error)):
+            if processes.count > 1 and lost(error):
                 reason = str(error).strip().partition("\n")[0]
                 raise ConnectionError(
                     f"process {processes.rank} of {processes.count} lost another one, which was"
