@@ -55,7 +55,7 @@ def train(
     run is that of one process but for rounding. The first one shows and evaluates; with `fsdp` or
     `sequence_parallel` all evaluate, alike. Each writes its part of a checkpoint, from which any
     other number of processes can go on, in a folder that all of them see. With `fsdp` the model
-    itself gets its weights at the end.
+    itself stays where it was, and gets its weights at the end.
 
     >>> from eattn.train import Task, TensorCases
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
@@ -109,7 +109,7 @@ class _Run:
     def go(self, progress: bool | Console) -> None:
         """From where it stands to the end."""
         if self.at.stopped is None:
-            with ExitStack() as stack:
+            with ExitStack() as stack, self._quiet():
                 seen = views(progress, self.plan, self.at) if self.processes.first else []
                 for view in seen:
                     stack.enter_context(closing(view))
@@ -144,9 +144,9 @@ class _Run:
             batch = self.task.cut(batch, self.processes.cut)
         batch = move(batch, self.device)
         self.optimizer.zero_grad()
-        with autocast(self.device, self.dtype), self._quiet():
+        with autocast(self.device, self.dtype):
             loss, weight = self.task.weighed(self.loss(batch), len(mine))
-        share, loss, weight = self.processes.weigh(loss, weight)
+        share, loss, weight = self.processes.weigh(loss, weight if mine else 0.0)
         self.scaler.scale(share).backward()
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.config.clip is None else self.config.clip
@@ -187,7 +187,7 @@ class _Run:
         at, task = self.at, self.task
         self.model.eval()
         # Its random numbers are its own: judging a model must not change what it learns next.
-        with isolated(), torch.no_grad(), autocast(self.device, self.dtype), self._quiet():
+        with isolated(), torch.no_grad(), autocast(self.device, self.dtype):
             metrics = task.metrics(self.model) if self.processes.judges else {}
         sharding.rest(self.model)
         metrics = self.processes.tell(metrics)
@@ -214,12 +214,10 @@ class _Run:
         if self.best is not None:
             self.inner.load_state_dict(self.best)
         if self.processes.fsdp:
-            whole = {name: sharding.whole(x) for name, x in self.inner.state_dict().items()}
-            self.given.to(self.device)
-            getattr(self.given, "_orig_mod", self.given).load_state_dict(whole)
+            sharding.give_back(self.inner, getattr(self.given, "_orig_mod", self.given))
 
     def _quiet(self) -> AbstractContextManager[None]:
-        return sharding.quiet() if self.processes.fsdp else nullcontext()
+        return sharding.quiet() if self.processes.count > 1 else nullcontext()
 
     def _seconds(self) -> float:
         self.at.seconds = self.before + time.perf_counter() - self.began

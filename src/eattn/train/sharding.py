@@ -24,20 +24,37 @@ def shard(model: nn.Module, device: torch.device, mesh: DeviceMesh) -> nn.Module
     """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    model = copy.deepcopy(getattr(model, "_orig_mod", model)).to(device)
-    same(model)
-    for block in [m for m in model.modules() if isinstance(m, TransformerBlock)]:
-        fully_shard(block, mesh=mesh)
+    model = copy.deepcopy(getattr(model, "_orig_mod", model))
+    blocks = [m for m in model.modules() if isinstance(m, TransformerBlock)]
+    for part in [*blocks, model]:  # one after the other: the device never holds all of it
+        for tensor in _whole_ones(part):
+            tensor.data = tensor.data.to(device)
+        same(part)
+        fully_shard(part, mesh=mesh)
+    for block in blocks:
         register_fsdp_forward_method(block, "step")
-    fully_shard(model, mesh=mesh)
     return model
+
+
+def _whole_ones(model: nn.Module, *, parameters: bool = True) -> list[Tensor]:
+    """Weights and buffers, or buffers alone, that are not in parts."""
+    held = [*(model.parameters() if parameters else ()), *model.buffers()]
+    return [tensor for tensor in held if not hasattr(tensor, "full_tensor")]
 
 
 def same(model: nn.Module, *, parameters: bool = True) -> None:
     """Give all processes the first one's weights and buffers, or buffers alone."""
-    held = [*(model.parameters() if parameters else ()), *model.buffers()]
-    for tensor in held:
+    for tensor in _whole_ones(model, parameters=parameters):
         dist.broadcast(tensor.detach(), src=0)
+
+
+@torch.no_grad()
+def give_back(model: nn.Module, to: nn.Module) -> None:
+    """The weights of a model in parts to the one it is a copy of, wherever that is."""
+    room = to.state_dict()
+    for name, x in model.state_dict().items():
+        if isinstance(x, Tensor):  # one by one: the device never holds all of them
+            room[name].copy_(whole(x))
 
 
 def rest(model: nn.Module) -> None:
@@ -113,7 +130,12 @@ def load_whole(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without FSDP2's warning of views, which we change nothing in."""
+    """Without torch's warnings of what does no harm.
+
+    FSDP2 warns of views, which we change nothing in. DDP warns of a gradient whose strides differ
+    from its weight's, if only along an axis of length 1, as those of a convolution of one channel.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+        for message in ("FSDP2-wrapped module", "Grad strides do not match bucket view strides"):
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
         yield
