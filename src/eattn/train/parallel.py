@@ -94,7 +94,7 @@ class Processes:
         """What is to be trained: the model itself, or a copy with a part of each weight here."""
         if not self.fsdp:
             return model.to(device)
-        return sharding.shard(model, device, init_device_mesh(_device_type(), (self.count,)))
+        return sharding.shard(model, device, init_device_mesh(device.type, (self.count,)))
 
     def spread(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> Any:
         """The loss as a function of a batch, so that all processes have one gradient."""
@@ -171,15 +171,16 @@ def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Proc
     """A block in which `train` shares its work, where torchrun started more than one process.
 
     With `fsdp` no process holds all weights; with `sequence_parallel` so many processes share the
-    tokens of a batch. On a CPU processes talk by gloo. With CUDA it is nccl, a card for each
-    process, which has not been run. If one is lost, the others raise a ConnectionError.
+    tokens of a batch. On a CPU processes talk by gloo, on cards by nccl, one for each process,
+    which has not been run. If one is lost, the others raise a ConnectionError.
     """
     own = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if own:
-        cards = torch.cuda.is_available()
-        if cards:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl" if cards else "gloo")
+        number = int(os.environ["LOCAL_RANK"])
+        if number < torch.cuda.device_count():
+            torch.cuda.set_device(number)
+        # A run may be on the CPU where there are cards, too.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         processes = _arranged(fsdp, sequence_parallel)
         token = _HERE.set(processes)
@@ -219,4 +220,5 @@ def _arranged(fsdp: bool, sequence: int) -> Processes:
 
 
 def _device_type() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+    """One that the default group can talk on: its parts then can on all that it can."""
+    return "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
