@@ -53,11 +53,6 @@ def test_an_epoch_is_every_batch_once():
     assert [plan().epoch(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("fields", [{}, {"drop_last": True}, {"batch_size": 5}, {"batch_size": 20}])
-def test_the_smallest_batch_is_known_beforehand(fields):
-    assert plan(**fields).smallest == min(map(len, plan(**fields).batches(0)))
-
-
 @pytest.mark.parametrize("limits", [{}, {"max_steps": 8}, {"epochs": None, "max_steps": 20}])
 def test_batches_from_the_middle_are_the_rest_of_those_from_the_start(limits):
     all_of_it = list(plan(**limits).batches(0))

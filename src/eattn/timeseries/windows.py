@@ -116,8 +116,8 @@ def rollout_loss(model: nn.Module, batch: Windows, horizon: int) -> tuple[Tensor
     if batch.known is None:
         return error.mean(), error.numel()
     known = batch.known[:, -horizon:].unsqueeze(-1).expand_as(error)
-    count = known.sum().clamp(min=1)
-    return torch.where(known, error, 0.0).sum() / count, float(count)
+    count = known.sum()
+    return torch.where(known, error, 0.0).sum() / count.clamp(min=1), float(count)
 
 
 @torch.no_grad()

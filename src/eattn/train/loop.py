@@ -71,6 +71,7 @@ def train(
     if config.patience is not None and task.metric is None:
         raise ValueError("patience needs a task with a metric, which says what is better")
     processes = Processes.here()
+    processes.agree(_description(model, task, config) | {"checkpoint": _saving(config)})
     with isolated(processes.seed(config.seed)):
         run = _Run(model, task, Plan(len(task.cases), config), processes)
         try:
@@ -87,7 +88,6 @@ class _Run:
     def __init__(self, model: nn.Module, task: Task, plan: Plan, processes: Processes) -> None:
         self.given, self.task, self.plan, self.config = model, task, plan, plan.config
         self.processes = processes
-        processes.check(plan.smallest)
         processes.check_cuts(model)
         if processes.cut is not None and task.cut is None:
             raise ValueError("sequence_parallel needs a task that says how a batch is cut")
@@ -139,7 +139,8 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         mine = self.processes.share(indices)
-        batch = collate(self.task.cases, mine, indices)
+        # A process without a case takes part all the same: with one of another's, for nothing.
+        batch = collate(self.task.cases, mine or indices[:1], indices)
         if self.task.cut is not None and self.processes.cut is not None:
             batch = self.task.cut(batch, self.processes.cut)
         batch = move(batch, self.device)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from eattn.distributed import Cut
+from eattn.distributed import Cut, DisagreementError
 from eattn.nn.mixer import Mixer
 from eattn.train import sharding
 from eattn.train.cases import Batch
@@ -63,15 +63,18 @@ class Processes:
         """Whether this one evaluates: all do where no process could alone."""
         return self.first or self.fsdp or self.sequence > 1
 
-    def check(self, smallest: int) -> None:
-        """That every batch, of which the smallest has so many cases, has one for each process."""
-        groups = self.count // self.sequence
-        if smallest < groups:
-            what = "processes" if self.sequence == 1 else f"groups of {self.sequence} processes"
-            raise ValueError(
-                f"a batch of {smallest} cases is too small for {groups} {what}:"
-                " choose a larger batch_size, or drop_last=True if it is the last of an epoch"
-            )
+    def agree(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """That these, of {what: {name: value}}, are the same in all processes; or all raise."""
+        first, *others = self.gather(facts)
+        for rank, other in enumerate(others, 1):
+            for what, values in first.items():
+                for name in values | other[what]:
+                    pair = [held[what].get(name, "none") for held in (first, other)]
+                    if pair[0] != pair[1]:
+                        raise DisagreementError(
+                            f"all processes must have the same {what}, got {name} = {pair[0]} in"
+                            f" process 0 and {pair[1]} in process {rank}"
+                        )
 
     def check_cuts(self, model: nn.Module) -> None:
         """That the model's sequences can be cut, if they are to be."""
@@ -87,7 +90,10 @@ class Processes:
         return int(np.random.SeedSequence([seed, self.rank]).generate_state(1)[0])
 
     def share(self, indices: list[int]) -> list[int]:
-        """The cases of a batch that this process takes, with those it shares tokens with."""
+        """The cases of a batch that this process takes, with those it shares tokens with.
+
+        A small batch leaves none for some.
+        """
         return indices[self.rank // self.sequence :: self.count // self.sequence]
 
     def shard(self, model: nn.Module, device: torch.device) -> nn.Module:
@@ -109,11 +115,14 @@ class Processes:
         """
         if self.count == 1:
             return loss, loss.detach(), weight
-        sums = torch.stack([loss.detach().double() * weight, loss.new_tensor(weight).double()])
+        value = loss.detach().double() if weight else 0.0  # 0 times NaN would be NaN
+        sums = loss.new_tensor([weight, weight], dtype=torch.float64)
+        sums[0] *= value
         dist.all_reduce(sums)
         total = float(sums[1])
-        factor = self.count * weight / total if total else 1.0
-        return loss * factor, sums[0] / sums[1], total
+        if not total:  # nothing counts, so nothing is learnt
+            return loss * 0.0, sums[0], total
+        return loss * (self.count * weight / total), sums[0] / total, total
 
     def tell(self, value: Any) -> Any:
         """What the first process has."""

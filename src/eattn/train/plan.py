@@ -46,12 +46,6 @@ class Plan:
         return whole + (rest > 0 and not self.config.drop_last)
 
     @property
-    def smallest(self) -> int:
-        """Cases of the smallest batch."""
-        rest = 0 if self.config.drop_last else self.cases % self.config.batch_size
-        return rest or min(self.cases, self.config.batch_size)
-
-    @property
     def steps(self) -> int:
         """All steps of a run that nothing stops."""
         c = self.config
