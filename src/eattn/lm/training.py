@@ -120,10 +120,14 @@ def learn(
 
 
 def sliced(batch: Batch, cut: Cut) -> Batch:
-    """This process's tokens of a batch; each has its label already, the last one too."""
+    """This process's tokens of a batch; each has its label already, the last one too.
+
+    The last row of a text may have fewer tokens than there are processes, of which each needs one:
+    all then read the row by themselves, and the first alone is judged by it.
+    """
     tokens, labels, cu_seqlens, _ = batch
     if len(labels) < cut.size:
-        raise ValueError(f"{len(labels)} tokens cannot be cut over {cut.size} processes")
+        return tokens, labels if cut.rank == 0 else labels[:0], cu_seqlens, None
     own, offsets, cut = cut.packed(cu_seqlens)
     return tokens[:, own], labels[own], offsets, cut
 
@@ -131,7 +135,8 @@ def sliced(batch: Batch, cut: Cut) -> Batch:
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     """Mean nats a token, and how many tokens there are."""
     logits, labels = _logits(model, batch)
-    return F.cross_entropy(logits, labels), float(len(labels))
+    count = len(labels)
+    return F.cross_entropy(logits, labels, reduction="sum") / max(1, count), float(count)
 
 
 def byte_counts(tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -152,12 +157,11 @@ def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, m
     nats, count, cut = 0.0, 0, Processes.here().cut
     for batch in _batches(text, at_once, most):
         count += int(sizes[batch[1]].sum())
-        shared = cut is not None and len(batch[1]) >= cut.size
-        if shared and cut is not None:
+        if cut is not None:
             batch = sliced(batch, cut)
         logits, labels = _logits(model, move(batch, device))
         spent = F.cross_entropy(logits, labels, reduction="sum")
-        nats += float(total(spent, cut.group) if shared and cut is not None else spent)
+        nats += float(spent if cut is None else total(spent, cut.group))
     return nats / math.log(2) / count if count else math.nan
 
 
@@ -172,5 +176,7 @@ def _batches(text: Packed, at_once: int, most: int) -> Iterator[Batch]:
 
 
 def _logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """[tokens, vocab] and labels, of those tokens that have one."""
     tokens, labels, cu_seqlens, cut = batch
-    return model(input_ids=tokens, cu_seqlens=cu_seqlens, cut=cut).logits[0].float(), labels
+    logits = model(input_ids=tokens, cu_seqlens=cu_seqlens, cut=cut).logits[0, : len(labels)]
+    return logits.float(), labels
