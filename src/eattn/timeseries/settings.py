@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eattn.train import Processes
+
 
 def plain(value: Any) -> Any:
     """NumPy's numbers, as grids of parameters hold them, as Python's.
@@ -36,11 +38,15 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 
 def seed_of(random_state: Any) -> int:
-    """The seed itself, one drawn from a RandomState, or for None one that nobody can know."""
+    """The seed itself, one drawn from a RandomState, or for None one that nobody can know.
+
+    Of several processes, each of which would draw another, all have the first one's.
+    """
     if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
+        drawn = int(np.random.SeedSequence().generate_state(1)[0])
+        return int(Processes.here().tell(drawn))
     if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
+        return int(Processes.here().tell(int(random_state.randint(2**31))))
     if isinstance(random_state, bool) or not isinstance(random_state, int):
         kind = type(random_state).__name__
         raise TypeError(f"random_state must be an int, a RandomState or None, got {kind}")
