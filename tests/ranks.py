@@ -1,8 +1,12 @@
-"""Functions run by several processes that talk to each other over gloo, for tests."""
+"""Functions and modules run by several processes that talk to each other over gloo, for tests."""
 
 import os
+import subprocess
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,43 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 Work = Callable[[], dict[str, Any]]
+TESTS = Path(__file__).parent
+HANGS = timedelta(seconds=60)  # one that waits so long for another waits for ever
+
+
+def torchrun(module: str, *args: object) -> subprocess.CompletedProcess[str]:
+    """Two processes of it."""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [sys.executable, *launch, "-m", module, *map(str, args)],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@contextmanager
+def norms() -> Iterator[list[float]]:
+    """Of the gradient of each step in the block, before it is clipped.
+
+    A factor in all gradients is lost on AdamW, and on a clipped step; here it shows.
+    """
+    from eattn.train import loop
+
+    step, found = loop._Run._step, []
+
+    def noted(self: Any, *args: Any) -> tuple[float, float]:
+        loss, norm = step(self, *args)
+        found.append(norm)
+        return loss, norm
+
+    loop._Run._step = noted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        loop._Run._step = step  # type: ignore[method-assign]
 
 
 def run(work: Work, world: int, folder: Path) -> list[dict[str, Any]]:
@@ -31,7 +72,8 @@ def run(work: Work, world: int, folder: Path) -> list[dict[str, Any]]:
 
 def _rank(work: Work, rank: int, world: int, store: str, answer: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
+    files = dist.FileStore(store, world)
+    dist.init_process_group("gloo", store=files, rank=rank, world_size=world, timeout=HANGS)
     try:
         found = work()
     except BaseException:

@@ -16,7 +16,7 @@ from sharing import MODES, RUNS
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """Each run in one process."""
-    return {name: run() for name, run in RUNS.items()}
+    return {name: sharing.noted(run) for name, run in RUNS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def found(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("world", MODES)
-def test_the_loss_curve_is_that_of_one_process(found, alone, world, run):
+def test_losses_gradients_and_weights_are_those_of_one_process(found, alone, world, run):
     expected = alone[run]
     for mode in MODES[world]:
         for answer in found[world]:
@@ -47,6 +47,7 @@ def test_the_loss_curve_is_that_of_one_process(found, alone, world, run):
             assert len(ours["rows"]) == len(expected["rows"]) > 1
             for row, other in zip(ours["rows"], expected["rows"], strict=True):
                 assert row == pytest.approx(other, rel=2e-4), f"{run} {mode}"
+            assert ours["norms"] == pytest.approx(expected["norms"], rel=2e-3), f"{run} {mode}"
             assert sharing.differ(ours["weights"], expected["weights"]) < 2e-3, f"{run} {mode}"
 
 
@@ -59,6 +60,11 @@ def test_two_processes_go_on_from_what_four_left(found, alone, mode):
         for row, other in zip(ours["rows"], expected["rows"], strict=True):
             assert row == pytest.approx(other, rel=2e-4)
         assert sharing.differ(ours["weights"], expected["weights"]) < 2e-3
+
+
+def test_a_seed_that_is_drawn_is_one_for_all_processes(found):
+    for answers in found.values():
+        assert len({answer["seed"] for answer in answers}) == 1
 
 
 def test_what_cannot_be_shared_is_refused_in_every_process(found):

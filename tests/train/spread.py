@@ -4,14 +4,16 @@ FOLDER/RANK.pt gets, by name, what each run gave: its history without times, and
 """
 
 import contextlib
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import norms
 from torch import Tensor, nn
-from train.problem import accuracy, loss, net, points, timeless, weights
+from train.problem import COUNT, accuracy, net, points, timeless, weights
 
 from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
 
@@ -24,10 +26,11 @@ def weighed(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     return (each * count).sum() / count.sum(), float(count.sum())
 
 
-def task(of: Any = weighed) -> Task:
-    return Task(TensorCases(*points()), of, accuracy, metric="accuracy", better="higher")
+def task(of: Any = weighed, cases: int = COUNT) -> Task:
+    return Task(TensorCases(*points(cases)), of, accuracy, metric="accuracy", better="higher")
 
 
+FEW = 25  # the last batch of an epoch has one case
 # 40 cases: batches of 12, and the last of an epoch has 4
 CONFIG = TrainConfig(epochs=3, batch_size=12, lr=0.02, schedule="cosine", warmup=2, clip=0.5)
 
@@ -45,8 +48,11 @@ def cut(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
 
 def result(of: Task, config: TrainConfig, *, dropout: float = 0.0) -> dict[str, Any]:
     model = net(Processes.here().rank, dropout=dropout)  # the first one's weights must count
-    history = train(model, of, config)
-    return {"history": repr(timeless(history)), "rows": history.rows, "weights": weights(model)}
+    with norms() as found:
+        history = train(model, of, config)
+    rows = [(row.step, row.loss, row.metrics) for row in history.rows]
+    told = {"history": repr(timeless(history)), "rows": rows, "norms": found}
+    return told | {"weights": weights(model)}
 
 
 def cut_off(folder: Path) -> None:
@@ -56,13 +62,14 @@ def cut_off(folder: Path) -> None:
 
 
 def runs(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {"plain": result(task(), CONFIG)}
+    found = {"plain": result(task(), CONFIG), "few": result(task(cases=FEW), CONFIG)}
     with torchrun(fsdp=True):
         here = replace(CONFIG, checkpoint=folder / "one", checkpoint_every=2)
         found["from one"] = result(task(), here)
         with contextlib.suppress(Cut):
             cut_off(folder / "two")
         found["sharded"] = result(task(), CONFIG)
+        found["few sharded"] = result(task(cases=FEW), CONFIG)
     dropped = replace(CONFIG, checkpoint=folder / "whole", checkpoint_every=2)
     found["whole"] = result(task(), dropped, dropout=0.3)
     dropped = replace(dropped, checkpoint=folder / "cut", checkpoint_seconds=1e-9)
@@ -74,16 +81,37 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def refusals(folder: Path) -> dict[str, str]:
+    """What is said of a checkpoint with a wrong bit, of one that is none, and of other configs."""
+    first = Processes.here().first
+    damaged, torn = folder / "damaged", folder / "torn"
+    if first:
+        shutil.copytree(folder / "cut", damaged)
+        part = next(damaged.glob("step-*/__1_0.distcp"))
+        data = bytearray(part.read_bytes())
+        data[len(data) // 2] ^= 1
+        part.write_bytes(data)
+        torn.mkdir()
+        (torn / "last.pt").write_bytes(b"nothing")
+    Processes.here().wait()
+    configs = {
+        "damaged": replace(CONFIG, checkpoint=damaged),
+        "torn": replace(CONFIG, checkpoint=torn),
+        "seeds": replace(CONFIG, seed=0 if first else 5),
+    }
+    found = {}
+    for name, config in configs.items():
+        try:
+            result(task(), config, dropout=0.3)
+        except ValueError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with torchrun() as processes:
-        found = runs(folder)
-        try:
-            train(net(), Task(TensorCases(*points(13)), loss), replace(CONFIG, batch_size=12))
-        except ValueError as error:
-            found["refused"] = {"error": str(error)}
-        for run in found.values():
-            run["rows"] = [(r.step, r.loss, r.metrics) for r in run.get("rows", ())]
+        found = runs(folder) | {"refused": refusals(folder)}
         torch.save(found, folder / f"{processes.rank}.pt")
 
 

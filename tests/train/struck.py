@@ -38,6 +38,8 @@ def run(folder: Path, struck: int | None) -> dict[str, Any]:
 
 def main(folder: Path, struck: int | None) -> None:
     torch.set_num_threads(1)
+    # torchrun ends those that are left, and must not before they have said why.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with torchrun(fsdp=True) as processes:
         resumed = run(folder / "checkpoint", struck)
         result = {"resumed": resumed, "whole": run(folder / "other", None)}

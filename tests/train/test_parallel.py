@@ -1,34 +1,19 @@
 """Two processes do what one does: the same batches, losses, weights and checkpoints."""
 
 import contextlib
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from ranks import torchrun
 from torch.testing import assert_close
 from train import spread
 
-from eattn.train import CheckpointError, Processes, parallel
-
-TESTS = Path(__file__).parents[1]
-
-
-def torchrun(module: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Two processes of it."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [sys.executable, *launch, "-m", module, *map(str, args)],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from eattn.train import Checkpoint, CheckpointError, Processes, parallel
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +33,25 @@ def two(folder) -> list[dict[str, dict]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("run", ["plain", "sharded", "from one"])
+@pytest.mark.parametrize("run", ["plain", "sharded", "from one", "few", "few sharded"])
 def test_two_processes_learn_what_one_does(two, run):
-    """Each with all weights; each with parts of them; and so from where one process was cut off."""
-    expected = spread.result(spread.task(), spread.CONFIG)
-    found = two[0][run]
+    """Each with all weights; each with parts of them; and so from where one process was cut off.
+
+    With few cases, one process has none of the last batch.
+    """
+    cases = spread.FEW if run.startswith("few") else spread.COUNT
+    expected, found = spread.result(spread.task(cases=cases), spread.CONFIG), two[0][run]
     assert len(found["rows"]) == len(expected["rows"]) == 3
     for (step, loss, metrics), row in zip(found["rows"], expected["rows"], strict=True):
-        assert step == row.step
-        assert loss == pytest.approx(row.loss, rel=1e-6)
-        assert metrics == pytest.approx(row.metrics)
+        assert (step, loss) == (row[0], pytest.approx(row[1], rel=1e-6))
+        assert metrics == pytest.approx(row[2])
+    last = expected["norms"][-len(found["norms"]) :]  # one that goes on has the last steps alone
+    assert found["norms"] == pytest.approx(last, rel=1e-5)
     assert_close(found["weights"], expected["weights"], rtol=1e-5, atol=1e-7)
 
 
 def test_all_processes_end_with_the_same_weights(two):
-    for name in ("plain", "whole", "resumed", "sharded", "from one"):
+    for name in ("plain", "whole", "resumed", "sharded", "from one", "few", "few sharded"):
         first, second = (rank[name]["weights"] for rank in two)
         assert all(torch.equal(first[key], second[key]) for key in first)
 
@@ -81,7 +70,7 @@ def test_one_process_goes_on_from_what_two_left(folder, two):
     assert left == ["step-00000006"]
     config = replace(spread.CONFIG, checkpoint=folder / "two", checkpoint_every=2)
     found, expected = spread.result(spread.task(), config), two[0]["sharded"]
-    assert [row.loss for row in found["rows"]] == pytest.approx(
+    assert [loss for _, loss, _ in found["rows"]] == pytest.approx(
         [loss for _, loss, _ in expected["rows"]], rel=1e-6
     )
     assert_close(found["weights"], expected["weights"], rtol=1e-5, atol=1e-7)
@@ -93,17 +82,45 @@ def test_a_part_that_is_missing_or_torn_is_named(folder, tmp_path):
     config = replace(spread.CONFIG, checkpoint=tmp_path / "cut", checkpoint_every=2)
     part = next((tmp_path / "cut").glob("step-*/__1_0.distcp"))
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"__1_0.distcp has \d+ bytes instead of"):
+    with pytest.raises(CheckpointError, match=r"__1_0.distcp is damaged, its checksum is wrong"):
         spread.result(spread.task(), config, dropout=0.3)
     part.unlink()
     with pytest.raises(CheckpointError, match=r"__1_0.distcp is missing: delete"):
         spread.result(spread.task(), config, dropout=0.3)
 
 
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError("broken pipe"), RuntimeError),
+        (PermissionError("not yours"), PermissionError),
+        (KeyError("weight"), CheckpointError),
+    ],
+)
+def test_a_checkpoint_is_not_blamed_for_what_it_cannot_help(tmp_path, monkeypatch, error, raised):
+    for thrown in (error, dcp.api.CheckpointException("", {0: (error, None)})):
+        monkeypatch.setattr(dcp, "load", Mock(side_effect=thrown))
+        with pytest.raises(raised, match=error.args[0]):
+            Checkpoint(tmp_path).fill_shared(tmp_path, {})
+
+
+def test_what_one_process_finds_wrong_all_of_them_raise(two):
+    for rank in two:
+        said = rank["refused"]
+        assert "__1_0.distcp is damaged, its checksum is wrong: delete" in said["damaged"]
+        assert "last.pt is damaged or no checkpoint" in said["torn"]
+        assert all(said[name].startswith("CheckpointError") for name in ("damaged", "torn"))
+        assert said["seeds"] == (
+            "DisagreementError: all processes must have the same config,"
+            " got seed = 0 in process 0 and 5 in process 1"
+        )
+
+
 def test_a_killed_process_stops_the_job_which_then_loses_no_more_than_the_steps_since(tmp_path):
     struck = torchrun("train.struck", tmp_path, 8)
     assert struck.returncode
     assert "SIGKILL" in struck.stderr
+    assert "ConnectionError: process 0 of 2 lost another one" in struck.stderr
     assert not (tmp_path / "result.pt").exists()
     again = torchrun("train.struck", tmp_path)
     assert again.returncode == 0, again.stderr
@@ -133,16 +150,12 @@ def test_a_sequence_needs_processes_to_share_it():
         pass
 
 
-def test_a_batch_with_fewer_cases_than_processes_is_refused(two):
-    for rank in two:
-        assert "a batch of 1 cases is too small for 2 processes" in rank["refused"]["error"]
-
-
 def test_shares_are_the_batch_and_seeds_differ():
     batch = [5, 3, 8, 1, 9]
     shares = [Processes(rank, 3).share(batch) for rank in range(3)]
     assert sorted(case for share in shares for case in share) == sorted(batch)
     assert {len(share) for share in shares} == {1, 2}
+    assert [Processes(rank, 3).share([7]) for rank in range(3)] == [[7], [], []]
     seeds = [Processes(rank, 3).seed(7) for rank in range(3)]
     assert seeds[0] == 7
     assert len(set(seeds)) == 3

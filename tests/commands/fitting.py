@@ -1,0 +1,28 @@
+"""`classify fit` and `forecast fit`, alone or as `torchrun -m commands.fitting FOLDER` starts them.
+
+FOLDER has `train.ts` and `data.csv`, and gets a model of each.
+"""
+
+import sys
+from pathlib import Path
+
+from eattn import cli
+from eattn.timeseries import EAClassifier
+
+SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
+
+
+def main(folder: Path, out: Path) -> None:
+    # Every process draws its own dropout, and the command has no option to go without.
+    EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
+    classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
+    classify += ["--validation", 0]
+    forecast = ["forecast", "fit", folder / "data.csv", "--out", out / "forecaster", *SMALL]
+    forecast += ["--horizon", 3, "--checkpoint", out / "checkpoint"]
+    for args in (classify, forecast):
+        if code := cli.main([*map(str, args), "--debug"]):
+            sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
