@@ -15,7 +15,7 @@ Checkpoint = Annotated[
 ]
 Fsdp = Annotated[
     bool,
-    typer.Option("--fsdp", help="Under torchrun: no process holds all weights."),
+    typer.Option("--fsdp", help="Under torchrun: each process trains a part of each weight."),
 ]
 SequenceParallel = Annotated[
     int,

@@ -179,7 +179,7 @@ class _Loss(nn.Module):
 def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Processes]:
     """A block in which `train` shares its work, where torchrun started more than one process.
 
-    With `fsdp` no process holds all weights; with `sequence_parallel` so many processes share the
+    With `fsdp` each trains a part of every weight; with `sequence_parallel` so many share the
     tokens of a batch. On a CPU processes talk by gloo, on cards by nccl, one for each process,
     which has not been run. If one is lost, the others raise a ConnectionError.
     """
