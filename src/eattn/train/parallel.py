@@ -5,6 +5,8 @@ its gradient and its optimiser state, and all have the whole only while they use
 `sequence_parallel` neighbouring processes share the tokens of a batch. All of it goes together.
 """
 
+import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -161,6 +163,7 @@ class Processes:
             self.gather(None)  # on any backend, and without a device to name
 
 
+_BLOCKS = itertools.count()
 _HERE: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
 
@@ -185,11 +188,7 @@ def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Proc
     """
     own = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if own:
-        number = int(os.environ["LOCAL_RANK"])
-        if number < torch.cuda.device_count():
-            torch.cuda.set_device(number)
-        # A run may be on the CPU where there are cards, too.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        _meet()
     try:
         processes = _arranged(fsdp, sequence_parallel)
         token = _HERE.set(processes)
@@ -209,6 +208,26 @@ def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Proc
     finally:
         if own:
             dist.destroy_process_group()
+
+
+def _meet() -> None:
+    """Make the default process group of what torchrun started."""
+    number = int(os.environ["LOCAL_RANK"])
+    if number < torch.cuda.device_count():
+        torch.cuda.set_device(number)
+    store, rank, count = _rendezvous()
+    # A second block would read what the first left in the store, and wait for addresses of old.
+    store = dist.PrefixStore(f"block {next(_BLOCKS)}", store)
+    # A run may be on the CPU where there are cards, too.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+
+
+@functools.cache
+def _rendezvous() -> tuple[dist.Store, int, int]:
+    """Where all processes meet, which they do but once."""
+    found: tuple[dist.Store, int, int] = next(dist.rendezvous("env://"))
+    return found
 
 
 def _arranged(fsdp: bool, sequence: int) -> Processes:
