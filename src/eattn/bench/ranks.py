@@ -144,7 +144,7 @@ def _speed(rows: Rows) -> float:
 
 
 PROMISE = Promise(
-    "a block's training step: one process / two, a thread each",
+    "training step: one process / two, a thread each",
     _speed,
     1.7,
     at_most=False,
