@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from eattn.train.parallel import leave
+
 Work = Callable[[], dict[str, Any]]
 TESTS = Path(__file__).parent
 HANGS = timedelta(seconds=60)  # one that waits so long for another waits for ever
@@ -81,4 +83,4 @@ def _rank(work: Work, rank: int, world: int, store: str, answer: str) -> None:
         os._exit(1)  # the others must not wait for this one
     torch.save(found, answer)
     dist.barrier()  # nobody leaves while another still talks
-    os._exit(0)  # gloo's threads may outlive Python on a busy machine, and then abort it
+    leave(0)

@@ -26,13 +26,12 @@ from eattn.train import History, Processes, TrainConfig, torchrun
 MODES: dict[int, dict[str, dict[str, Any]]] = {
     4: {
         "ddp": {},
-        "fsdp": dict(fsdp=True),
-        "sequence": dict(sequence_parallel=4),
         "ddp and sequence": dict(sequence_parallel=2),
         "both": dict(fsdp=True, sequence_parallel=2),
     },
     2: {
         "ddp": {},
+        "fsdp": dict(fsdp=True),
         "sequence": dict(sequence_parallel=2),
         "both": dict(fsdp=True, sequence_parallel=2),
     },
@@ -153,7 +152,7 @@ def work() -> dict[str, Any]:
                 found[f"{name} {mode}"] = noted(run)
             if mode == "both" and world == 4:
                 cut_off(folder)
-            if mode != "both" and world == 2:
+            if mode in ("ddp", "sequence") and world == 2:
                 here = folder.parent / mode
                 found[f"resumed {mode}"] = language(checkpoint=here, checkpoint_every=2)
     found["seed"] = seed_of(None)

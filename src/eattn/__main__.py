@@ -1,7 +1,13 @@
 """`python -m eattn` is `eattn`."""
 
+import os
 import sys
 
 from eattn.cli import main
 
-sys.exit(main())
+code = main()
+if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun
+    from eattn.train.parallel import leave
+
+    leave(code)
+sys.exit(code)

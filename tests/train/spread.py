@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from train.problem import COUNT, accuracy, net, points, timeless, weights
 
 from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
+from eattn.train.parallel import leave
 
 
 def weighed(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -117,3 +118,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave(0)

@@ -16,6 +16,7 @@ from train.problem import accuracy, net, points, timeless, weights
 from train.spread import weighed
 
 from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
+from eattn.train.parallel import leave
 
 
 def run(folder: Path, struck: int | None) -> dict[str, Any]:
@@ -50,3 +51,4 @@ def main(folder: Path, struck: int | None) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    leave(0)

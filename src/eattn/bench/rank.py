@@ -16,6 +16,7 @@ from torch import Tensor
 from eattn.bench.measure import Contender, Row, interleave, time_once
 from eattn.distributed import Cut
 from eattn.nn import TransformerBlock
+from eattn.train.parallel import leave
 
 CHECKED = 257  # tokens, which no number of ranks but one divides
 
@@ -28,7 +29,7 @@ def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) 
     if rank == 0:
         print(json.dumps(found), flush=True)
     dist.barrier()  # nobody leaves while another still talks
-    os._exit(0)  # gloo's threads may outlive Python on a busy machine, and then abort it
+    leave(0)
 
 
 def check(dim: int) -> Row:

@@ -6,10 +6,15 @@ same block with causal softmax attention whose keys and values go round all rank
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from eattn.report import plots
 from eattn.report.promises import promise_table, source
 from eattn.report.runs import Row
 from eattn.report.tables import table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TERMS = 7  # of EA-6
 TOKENS = {"1 M": 2**20, "1 G": 2**30}
@@ -55,6 +60,26 @@ def ea_exchange(machine: Machine, W: int, D: int) -> float:
 def ring_exchange(machine: Machine, W: int, L: int, D: int) -> float:
     """Keys and values forward; both, and their gradients, backward."""
     return 3 * exchange(machine, W, 2.0 * machine.number * D * L / W)
+
+
+def draw(rows: Sequence[Row]) -> "Figure":
+    """Two panels: what a message takes, beside its model, and what a training step does."""
+    message = next(row for row in rows if row["what"] == "message")
+    gathers = [row for row in rows if row["what"] == "gather"]
+    sizes = [row["bytes"] for row in gathers]
+    model = [message["latency"] + size / message["bandwidth"] for size in sizes]
+    figure = plots.new_figure(4.2)
+    left, right = figure.subplots(1, 2)
+    left.loglog(sizes, [1000 * row["p50"] for row in gathers], "o", color=plots.BLUE)
+    left.loglog(sizes, [1000 * seconds for seconds in model], color=plots.GREY)
+    left.set(xlabel="bytes from each process", ylabel="milliseconds")
+    left.set_title("(a) A message: measured, and its model")
+    steps = [row for row in rows if row["what"] == "step"]
+    names = ["1 process" if row["ranks"] == 1 else f"{row['ranks']} processes" for row in steps]
+    right.bar(names, [row["p50"] for row in steps], color=plots.BLUE, width=0.5)
+    right.set(ylabel="seconds", ylim=(0, None))
+    right.set_title(f"(b) A training step, {steps[0]['shape'][1]:,} tokens")
+    return figure
 
 
 def markdown(rows: Sequence[Row]) -> str:

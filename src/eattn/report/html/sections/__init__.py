@@ -10,6 +10,7 @@ from eattn.report.html.sections import (
     generate,
     lm,
     op,
+    ranks,
     recall,
     table1,
     table3,
@@ -30,5 +31,6 @@ MODULES = (
     generate,
     op,
     block,
+    ranks,
 )
 SECTIONS = tuple(module.SECTION for module in MODULES)
