@@ -57,7 +57,7 @@ def test_keys_whose_weights_underflow_keep_their_shift(causal):
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e4])
-@pytest.mark.parametrize("distance", [9.0, 12.0, 15.0])
+@pytest.mark.parametrize("distance", [9.0, 15.0])
 def test_far_keys_leave_values_between_theirs_and_finite_gradients(distance, size):
     reach = Quadrature(25).reach
     q = torch.linspace(distance - reach, reach, 4).expand(1, 3, 4).clone().requires_grad_()
@@ -156,8 +156,9 @@ def test_bytes_of_a_step(moved, expansion):
 
 
 def test_the_benchmark_checks_what_it_is_about_to_time(monkeypatch):
-    monkeypatch.setattr(gpu, "CHECKED", ((1, 13, 3),))
+    monkeypatch.setattr(gpu, "CHECKED", ((1, 7, 3),))
     assert gpu.check(gpu.Plan())["error"] < 1
-    monkeypatch.setattr(gpu, "_allowed", lambda plan, dtype: 1e-12)
+    monkeypatch.setattr(gpu, "_error", lambda *of: 0.5)
+    monkeypatch.setattr(gpu, "_step_error", lambda *of: 1.5)
     with pytest.raises(RuntimeError, match="the kernels are wrong here"):
         gpu.check(gpu.Plan())

@@ -16,7 +16,12 @@ from eattn.reproduce.table4 import FIELDS_READ, PROMISES, WINDOW, Plan, Windows
 
 ROWS = 800
 TINY = Plan(
-    mixers=("ea-6", "sa"), sets=("Traffic",), horizons=(6,), splits=("chronological",), seeds=1
+    mixers=("ea-6", "sa"),
+    sets=("Traffic",),
+    horizons=(6,),
+    splits=("chronological",),
+    seeds=1,
+    share=0.4,
 )
 KEY = {"data": "Traffic", "split": "chronological", "horizon": 6}
 
