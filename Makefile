@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
 
+# Tests start Python again and again: what it has compiled of our modules must stay.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check bench readme format clean
 
@@ -19,7 +22,7 @@ $(BIN)/pip:
 		$(PYTHON) -m pip --python $(BIN)/python install pip; }
 
 $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@test -e src/eattn/ops/_native.so || echo "warning: no native kernel was built" \
 		"(is there a C++17 compiler?); the eager backend serves, more slowly" >&2
 	@touch $@
