@@ -22,7 +22,8 @@ $(BIN)/pip:
 		$(PYTHON) -m pip --python $(BIN)/python install pip; }
 
 $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # as pip does, on all cores
 	@test -e src/eattn/ops/_native.so || echo "warning: no native kernel was built" \
 		"(is there a C++17 compiler?); the eager backend serves, more slowly" >&2
 	@touch $@

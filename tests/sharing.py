@@ -25,7 +25,6 @@ from eattn.train import History, Processes, TrainConfig, torchrun
 
 MODES: dict[int, dict[str, dict[str, Any]]] = {
     4: {
-        "ddp": {},
         "ddp and sequence": dict(sequence_parallel=2),
         "both": dict(fsdp=True, sequence_parallel=2),
     },

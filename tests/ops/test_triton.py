@@ -73,6 +73,15 @@ CHOSEN = {
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
     ],
 }
+ALONE = {
+    "chunks": [
+        "interpreted_triton.py::test_steps_equal_the_reference[float32-6]",
+        "interpreted_triton.py::test_bytes_of_a_step[6]",
+    ],
+    "fused": [
+        "interpreted_triton.py::test_bytes_are_those_of_the_kernels[True-True--torch.bfloat16]"
+    ],
+}
 FILES = ["series_backends", "quadrature", "stability", "facts", "forms", "integration"]
 # One pass differs from three in the forward alone, and not in what is read and written.
 FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or float64)"}
@@ -83,6 +92,7 @@ FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or fl
 @cuts
 def test_chosen_calls_equal_the_reference_when_interpreted(cut):
     cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[cut]]
+    cases += [f"{TESTS / 'ops' / test}" for test in ALONE[cut]]
     assert interpreted(*cases, cut=cut) == len(cases)
 
 
@@ -95,6 +105,7 @@ def test_the_whole_matrix_holds_when_interpreted(file, cut):
     interpreted(str(TESTS / "ops" / f"test_{file}.py"), "-k", FEWER[cut], cut=cut)
 
 
+@pytest.mark.full
 @installed
 @interpretable
 def test_decoding_and_traffic_when_interpreted():
