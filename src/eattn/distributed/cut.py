@@ -39,25 +39,22 @@ class Cut:
         """Whether nothing comes after this slice."""
         return self.rank == self.size - 1
 
-    def agree(self, facts: Callable[[], Mapping[str, int]]) -> None:
-        """That `facts` are the same on all ranks, if it is to be checked.
+    def agree(self, work: Callable[[], tuple[Result, Mapping[str, int]]]) -> Result:
+        """What `work` gives, and with it facts that must be the same on all ranks.
 
-        If they raise on one rank, all ranks raise.
+        If they differ, or `work` raises on one rank, all ranks raise; unchecked, each by itself.
         """
+        done: list[Result] = []
+
+        def facts() -> Mapping[str, int]:
+            result, found = work()
+            done.append(result)
+            return found
+
         if self.check:
             agree(facts, self.group)
         else:
             facts()
-
-    def together(self, work: Callable[[], Result]) -> Result:
-        """What `work`, which tells the others nothing, gives; if it raises on one rank, all do."""
-        done: list[Result] = []
-
-        def facts() -> dict[str, int]:
-            done.append(work())
-            return {}
-
-        self.agree(facts)
         return done[0]
 
     def span(self, L: int) -> tuple[int, int]:

@@ -12,12 +12,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from eattn import ops
-from eattn.distributed.agreement import SCALE, agree
+from eattn.distributed.agreement import SCALE
+from eattn.distributed.cut import Cut
 from eattn.distributed.exchange import merged
 from eattn.ops import Expansion, Quadrature, State, accumulate, readout
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_qkv, check_state
 from eattn.ops.expansion import chosen
 from eattn.ops.series import choose
+
+QKV = tuple[Tensor, Tensor, Tensor]
 
 
 def ea_series(
@@ -61,16 +64,16 @@ def ea_series(
             " in one process eattn.ea_series does the same"
         )
 
-    def facts() -> dict[str, int]:
+    def checked() -> tuple[tuple[Expansion, QKV], dict[str, int]]:
         found = chosen(order, expansion)
-        x, *_ = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+        x, *_ = qkv = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
         choose(backend, x)
         if cu_seqlens is not None:
             _check_packed(causal, state)
             check_cu_seqlens(cu_seqlens, q, k)
         if state is not None:
             check_state(state, len(k), k, found)
-        return {
+        return (found, qkv), {
             "B": k.shape[0],
             "D": k.shape[2],
             "expansion": isinstance(found, Quadrature),
@@ -84,12 +87,7 @@ def ea_series(
             "gradient": torch.is_grad_enabled() and (k.requires_grad or v.requires_grad),
         }
 
-    if check:
-        agree(facts, group)
-    else:
-        facts()
-    expansion = chosen(order, expansion)
-    q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
+    expansion, (q, k, v) = Cut(group, check=check).agree(checked)
     if cu_seqlens is not None:
         return _packed(
             (q, k, v), expansion, key_mask, cu_seqlens, continues, return_state, backend, group
@@ -127,7 +125,7 @@ def _check_packed(causal: bool, state: State | None) -> None:
 
 
 def _packed(
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: QKV,
     expansion: Expansion,
     key_mask: Tensor | None,
     cu_seqlens: Tensor,

@@ -152,7 +152,8 @@ class EAModel(EAPreTrainedModel):
                 cut,
             )
 
-        x, key_mask, offsets, cache = prepare() if cut is None else cut.together(prepare)
+        made = prepare() if cut is None else cut.agree(lambda: (prepare(), {}))
+        x, key_mask, offsets, cache = made
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         x, every = self._blocks(x, key_mask, offsets, cache, bool(output_hidden_states), cut)

@@ -94,13 +94,11 @@ class ElementwiseAttention(Mixer):
         `cu_seqlens` [n + 1] are offsets of sequences packed along L, with B = 1. `state` holds keys
         and values seen before. With a `cut`, x is a slice of what the ranks of its group hold.
         """
-        if cut is not None:
-            self._check_slice(x, key_mask, cut)
-        if context is None:
-            x = self._check(x, key_mask)
+        if cut is None:
+            x, context = self._checked(x, context, key_mask)
         else:
-            check_tokens("x", x, "[B, L, D]", self.dim)
-            context = self._check_context(context, key_mask, x.shape[0])
+            given = (x, context, key_mask)
+            x, context = cut.agree(lambda: (self._checked(*given), self._facts(given[0])))
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
         q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
@@ -122,6 +120,14 @@ class ElementwiseAttention(Mixer):
             )
         y = self.out_proj(y)
         return (y, state) if return_state else y
+
+    def _checked(
+        self, x: Tensor, context: Tensor | None, key_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if context is None:
+            return self._check(x, key_mask), None
+        check_tokens("x", x, "[B, L, D]", self.dim)
+        return x, self._check_context(context, key_mask, x.shape[0])
 
     def check_cut(self) -> None:
         if self.expansion is None:

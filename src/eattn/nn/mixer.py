@@ -38,10 +38,9 @@ class Mixer(nn.Module):
         the ranks of its group hold together, and the state is that after all of it.
         """
         if cut is not None:
-            self._check_slice(x, key_mask, cut)
-        x = self._check(x, key_mask)
-        if cut is not None:
+            x = cut.agree(lambda: (self._check(x, key_mask), self._facts(x)))
             return self._cut(x, key_mask, cu_seqlens, state, return_state, cut)
+        x = self._check(x, key_mask)
         if cu_seqlens is not None:
             if state is not None or return_state or key_mask is not None:
                 raise ValueError("cu_seqlens goes without key_mask, state and return_state here")
@@ -80,21 +79,15 @@ class Mixer(nn.Module):
             " series can: ea-6, ea-q17, …"
         )
 
-    def _check_slice(self, x: Tensor, key_mask: Tensor | None, cut: Cut) -> None:
-        """That this rank's slice is one, and of what the others' are: or all ranks raise."""
-
-        def facts() -> dict[str, int]:
-            self.check_cut()
-            self._check(x, key_mask)
-            learns = torch.is_grad_enabled() and x.requires_grad
-            return {
-                "B": x.shape[0],
-                "D": x.shape[2],
-                "dtype": FLOATS.index(x.dtype),
-                "gradient": learns,
-            }
-
-        cut.agree(facts)
+    def _facts(self, x: Tensor) -> dict[str, int]:
+        """What all ranks' slices must have alike, of a mixer that can be cut."""
+        self.check_cut()
+        return {
+            "B": x.shape[0],
+            "D": x.shape[2],
+            "dtype": FLOATS.index(x.dtype),
+            "gradient": torch.is_grad_enabled() and x.requires_grad,
+        }
 
     def _cut(
         self,
