@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from eattn.hf.cache import EACache
+from eattn.nn.mixer import tokens_before
 
 COLLATOR = "cu_seq_lens_q"  # what transformers' own collator for packed sequences calls offsets
 
@@ -97,10 +98,7 @@ def positions_of(
     """
     L = x.shape[1]
     if cu_seqlens is not None:
-        position = torch.arange(L, device=x.device)
-        number = torch.searchsorted(cu_seqlens, position, right=True) - 1
-        start = cu_seqlens[number] - begun * (number == 0)
-        return (position - start).unsqueeze(0)
+        return tokens_before(L, cu_seqlens, begun).unsqueeze(0)
     if key_mask is None:
         position = begun + torch.arange(L, device=x.device).unsqueeze(0)
     else:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.distributed.exchange import halo
-from eattn.nn.mixer import Mixer, check_size, check_tokens, places
+from eattn.nn.mixer import Mixer, check_size, check_tokens, places, tokens_before
 from eattn.nn.states import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
 
@@ -45,12 +45,21 @@ class ShortConv(nn.Module):
             window = torch.cat([last.to(x.dtype), x], 1)
             return self._convolve(x, window), window[:, x.shape[1] :]
         # Real tokens move together at the front, are convolved there, and move back.
+        window, there, count = self._together(x, key_mask, last)
+        u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
+        return u, self._last(window, count)
+
+    def _together(self, x: Tensor, key_mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x after `last`, real tokens first; where each of x is there; how many are real [B, 1]."""
         place, count = places(key_mask)
         there = place.unsqueeze(-1).expand_as(x)
         window = torch.cat([last.to(x.dtype), torch.zeros_like(x).scatter(1, there, x)], 1)
-        u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
-        at = count + torch.arange(self.width - 1, device=x.device)  # [B, width - 1]
-        return u, window.gather(1, at.unsqueeze(-1).expand_as(last))
+        return window, there, count
+
+    def _last(self, window: Tensor, count: Tensor) -> Tensor:
+        """The width - 1 tokens before the end of the real ones."""
+        at = count + torch.arange(self.width - 1, device=window.device)  # [B, width - 1]
+        return window.gather(1, at.unsqueeze(-1).expand(-1, -1, self.dim))
 
     def packed(
         self, x: Tensor, cu_seqlens: Tensor, last: Tensor | None = None, begun: int = 0
@@ -59,7 +68,7 @@ class ShortConv(nn.Module):
 
         The first of them may have `begun` so many tokens before x, of which the `last` are given.
         """
-        before = _tokens_before(x.shape[1], cu_seqlens, begun)
+        before = tokens_before(x.shape[1], cu_seqlens, begun).unsqueeze(1)
         if last is None:
             last = x.new_zeros(len(x), self.width - 1, self.dim)
         return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), before)
@@ -78,17 +87,12 @@ class ShortConv(nn.Module):
     def _tail(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The last width - 1 real tokens of x, with 0 in front if they are fewer, and how many."""
         n = self.width - 1
-        window = torch.cat([x.new_zeros(len(x), n, self.dim), x], 1)
+        nothing = x.new_zeros(len(x), n, self.dim)
         if key_mask is None:
-            return window[:, x.shape[1] :], torch.full(
-                (len(x),), min(x.shape[1], n), device=x.device
-            )
-        place, count = places(key_mask)
-        real = torch.zeros_like(x).scatter(1, place.unsqueeze(-1).expand_as(x), x)
-        window = torch.cat([window[:, :n], real], 1)
-        at = count + torch.arange(n, device=x.device)
-        tail = window.gather(1, at.unsqueeze(-1).expand(-1, -1, self.dim))
-        return tail, count.squeeze(1).clamp(max=n)
+            tail = torch.cat([nothing, x], 1)[:, x.shape[1] :]
+            return tail, torch.full((len(x),), min(x.shape[1], n), device=x.device)
+        window, _, count = self._together(x, key_mask, nothing)
+        return self._last(window, count), count.squeeze(1).clamp(max=n)
 
     def _convolve(self, x: Tensor, window: Tensor, before: Tensor | None = None) -> Tensor:
         """`window` is x with the width - 1 tokens before it; of these each has `before` [L, 1]."""
@@ -172,11 +176,3 @@ class Convolved(Mixer):
             raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
         check_shape(state.last, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
         return state.last, state.after
-
-
-def _tokens_before(L: int, cu_seqlens: Tensor, begun: int = 0) -> Tensor:
-    """How many tokens of its own sequence come before each token, [L, 1]; `begun` of the first."""
-    position = torch.arange(L, device=cu_seqlens.device)
-    number = torch.searchsorted(cu_seqlens, position, right=True) - 1
-    start = cu_seqlens[number] - begun * (number == 0)
-    return (position - start).unsqueeze(1)

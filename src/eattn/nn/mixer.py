@@ -128,6 +128,13 @@ def places(key_mask: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(key_mask, real, count + masked) - 1, count
 
 
+def tokens_before(L: int, cu_seqlens: Tensor, begun: int = 0) -> Tensor:
+    """How many tokens of its own sequence come before each token, [L]; `begun` of the first."""
+    position = torch.arange(L, device=cu_seqlens.device)
+    number = torch.searchsorted(cu_seqlens, position, right=True) - 1
+    return position - (cu_seqlens[number] - begun * (number == 0))
+
+
 def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__

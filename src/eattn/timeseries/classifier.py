@@ -11,7 +11,7 @@ from eattn.nn import check_mixer
 from eattn.timeseries import saved_classifier, store
 from eattn.timeseries.arrays import Scaling, Series, check_channels, check_finite
 from eattn.timeseries.classifying import learn, probabilities
-from eattn.timeseries.settings import plain, seed_of
+from eattn.timeseries.settings import plain_params, seed_of
 from eattn.train import History, TrainConfig
 from eattn.train.config import check_number
 
@@ -183,7 +183,7 @@ class EAClassifier(BaseClassifier):
 
     def _checked(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
         """The arguments in Python's own types, and the run they make of so many cases."""
-        params = self._params()
+        params = plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
         config = TrainConfig(
@@ -195,10 +195,6 @@ class EAClassifier(BaseClassifier):
             per_epoch = -(-cases // config.batch_size)
             config = replace(config, epochs=max(EPOCHS, -(-STEPS // per_epoch)))
         return params, config
-
-    def _params(self) -> dict[str, Any]:
-        """The arguments as they were given, in Python's own types."""
-        return {name: plain(value) for name, value in self.get_params(deep=False).items()}
 
     def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
         if isinstance(X, list) and not X:

@@ -18,7 +18,7 @@ from eattn.timeseries.frames import ID, Rows, id_dtype, rows_of
 from eattn.timeseries.grid import Record, records
 from eattn.timeseries.material import Material, check_length, check_varies
 from eattn.timeseries.scaling import Scale
-from eattn.timeseries.settings import plain
+from eattn.timeseries.settings import plain, plain_params
 from eattn.timeseries.steps import check_freq
 from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
 from eattn.timeseries.training import calibration, config_of, design_of, learn
@@ -289,7 +289,7 @@ class EAForecaster(BaseEstimator):
 
     def _checked(self) -> tuple[dict[str, Any], TrainConfig]:
         """The arguments in Python's own types, and the run they make."""
-        params = {name: plain(value) for name, value in self.get_params(deep=False).items()}
+        params = plain_params(self)
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
                 check_size(name, params[name])

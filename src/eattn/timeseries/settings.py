@@ -20,9 +20,14 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """An estimator's arguments as they were given, in Python's own types."""
+    return {name: plain(value) for name, value in estimator.get_params(deep=False).items()}
+
+
 def saved_params(fitted: Any) -> dict[str, Any]:
     """An estimator's arguments as they are kept with its model: how to make it again anywhere."""
-    params = {name: plain(value) for name, value in fitted.get_params(deep=False).items()}
+    params = plain_params(fitted)
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = fitted.seed_
     return params | {"device": str(fitted.device), "checkpoint": None}
