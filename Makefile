@@ -34,8 +34,8 @@ demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not full"
 
-test-all: $(STAMP)  ## and whole matrices of the GPU kernels: hours
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test-all: test  ## and whole matrices of the GPU kernels: hours
+	$(BIN)/python -m pytest -n auto --dist worksteal -m full -v
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
