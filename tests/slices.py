@@ -53,10 +53,17 @@ def summed(x: Tensor) -> Tensor:
     return total
 
 
-def compare(expansion: Expansion, causal: bool, masked: bool, stated: bool) -> float:
-    """The largest difference to one process: y, the last state, and all gradients."""
+def compare(
+    expansion: Expansion, causal: bool, masked: bool, stated: bool, far: float = 0.0
+) -> float:
+    """The largest difference to one process: y, the last state, and all gradients.
+
+    Keys come from `far` away, where exp(-k^2) may be nothing, to 0 as the sequence goes on.
+    """
     L = bounds()[-1]
-    whole = [draw(B, L, D, seed=i).requires_grad_() for i in range(3)]
+    away = torch.linspace(far, 0, L, dtype=torch.float64).view(L, 1)
+    q, k, v = (draw(B, L, D, seed=i) for i in range(3))
+    whole = [x.requires_grad_() for x in (q, k + away, v)]
     parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
     mask = draw(B, L, seed=4) > -0.3 if masked else None
     if mask is not None:
@@ -85,6 +92,25 @@ def compare(expansion: Expansion, causal: bool, masked: bool, stated: bool) -> f
             off(summed(a.grad), b.grad) for a, b in zip(states[1][:2], states[0][:2], strict=True)
         ]
     return max(errors)
+
+
+def compare_cross(expansion: Expansion, masked: bool) -> float:
+    """Queries and keys that are cut each in its own way."""
+    L, M, (rank, W) = bounds()[-1], 2 * bounds()[-1] + 1, (dist.get_rank(), dist.get_world_size())
+    keys = slice(rank * M // W, (rank + 1) * M // W)
+    whole = [draw(B, n, D, seed=i).requires_grad_() for i, n in enumerate((L, M, M))]
+    q, k, v = whole
+    parts = [x.detach().clone().requires_grad_() for x in (mine(q), k[:, keys], v[:, keys])]
+    mask = draw(B, M, seed=4) > -0.3 if masked else None
+    weight = draw(B, L, D, seed=5)
+    y = eattn.ea_series(*whole, expansion=expansion, key_mask=mask)
+    (y * weight).sum().backward()
+    part = None if mask is None else mask[:, keys]
+    ours = distributed.ea_series(*parts, expansion=expansion, key_mask=part)
+    (ours * mine(weight)).sum().backward()
+    expected = [mine(q.grad), k.grad[:, keys], v.grad[:, keys]]
+    errors = [off(a.grad, b) for a, b in zip(parts, expected, strict=True)]
+    return max(off(ours, mine(y)), *errors)
 
 
 def compare_packed(expansion: Expansion) -> float:
@@ -193,6 +219,11 @@ def work() -> dict[str, object]:
         found[f"{kind} {case}"] = compare(expansion, *flags)
     for kind, expansion in EXPANSIONS.items():
         found[f"{kind} packed"] = compare_packed(expansion)
+        found[f"{kind} cross"] = compare_cross(expansion, masked=False)
+        found[f"{kind} cross masked"] = compare_cross(expansion, masked=True)
+    found["taylor far"] = max(
+        compare(Taylor(6), causal, *OFF[1:], far=30.0) for causal in (False, True)
+    )
     found["operator"] = [traffic_of_operator(L) for L in (8, 500)]
     found["block"] = [traffic_of_block(L) for L in (8, 500)]
     return found | {

@@ -40,11 +40,16 @@ def alone(tmp_path) -> Iterator[None]:
 
 
 def test_many_ranks_give_what_one_process_gives(found):
-    """Uneven slices, one without a token; masks; states in and out; packed sequences."""
+    """Uneven slices, one without a token; masks; states in and out; packed; cross-attention."""
     for answer in found:
         for kind in EXPANSIONS:
-            for case in [*CASES, "packed"]:
+            for case in [*CASES, "packed", "cross", "cross masked"]:
                 assert answer[f"{kind} {case}"] < 1e-10, f"{kind} {case}"
+
+
+def test_states_whose_sums_underflow_without_a_shift_are_merged(found):
+    for answer in found:
+        assert answer["taylor far"] < 1e-10
 
 
 def test_layers_and_models_give_on_slices_what_they_give_on_the_whole(found):

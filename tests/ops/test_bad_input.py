@@ -184,6 +184,16 @@ CALLS = {
         "v must have k's shape",
     ),
     "accumulate of a matrix": (lambda: accumulate(X[0], X), ValueError, "k must be [B, L, D]"),
+    "accumulate on an unknown backend": (
+        lambda: accumulate(X, X, backend="cuda"),
+        ValueError,
+        "backend must be None or one of",
+    ),
+    "readout on an unknown backend": (
+        lambda: readout(X, State.zeros(2, 3), backend="cuda"),
+        ValueError,
+        "backend must be None or one of",
+    ),
     "causal as a word": (
         lambda: ea_series(X, X, X, causal="no"),
         TypeError,

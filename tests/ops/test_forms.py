@@ -161,6 +161,15 @@ def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_accumulate_and_readout_on_every_backend(backend):
+    q, k, v = (draw(2, 9, 5, seed=i) for i in range(3))
+    state = accumulate(k, v, backend=backend)
+    expected = reference.accumulate_expanded(k, v, expansion=Taylor(6))
+    torch.testing.assert_close(tuple(state), expected)
+    torch.testing.assert_close(readout(q, state, backend=backend), ea_series(q, k, v))
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_state_given_is_never_changed(backend):
     q, k, v = (draw(2, 20, 9, seed=i) for i in range(3))
     state = accumulate(k, v, expansion=Taylor(6))
@@ -168,7 +177,7 @@ def test_a_state_given_is_never_changed(backend):
     ea_series(q, k, v, causal=True, state=state, return_state=True, backend=backend)
     ea_series(q, k, v, state=state, backend=backend)
     ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
-    readout(q, state)
+    readout(q, state, backend=backend)
     State.merge(state, state)
     for x, y in zip(state, before, strict=True):
         assert torch.equal(x, y)

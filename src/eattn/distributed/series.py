@@ -92,11 +92,11 @@ def ea_series(
         return _packed(
             (q, k, v), expansion, key_mask, cu_seqlens, continues, return_state, backend, group
         )
-    own = accumulate(k, v, expansion=expansion, key_mask=key_mask)
+    own = accumulate(k, v, expansion=expansion, key_mask=key_mask, backend=backend)
     if not causal:
         (whole,) = merged(own, ("all",), group)
         whole = whole if state is None else State.merge(state, whole)
-        y = readout(q, whole, expansion=expansion)
+        y = readout(q, whole, expansion=expansion, backend=backend)
         return (y, whole) if return_state else y
     before, *whole_too = merged(own, ("before", "all") if return_state else ("before",), group)
     before, *whole_too = (
@@ -138,7 +138,7 @@ def _packed(
     _, k, v = qkv
     last, rows = int(cu_seqlens[-2]), len(cu_seqlens) - 1
     mask = None if key_mask is None else key_mask[:, last:]
-    own = accumulate(k[:, last:], v[:, last:], expansion=expansion, key_mask=mask)
+    own = accumulate(k[:, last:], v[:, last:], expansion=expansion, key_mask=mask, backend=backend)
     begins = rows > 1 or not continues
     (before,) = merged(own, ("before",), group, begins=begins, continues=continues)
     empty = State.zeros(

@@ -146,6 +146,7 @@ def accumulate(
     order: int = 6,
     expansion: Expansion | None = None,
     key_mask: Tensor | None = None,
+    backend: str | None = None,
 ) -> State:
     """The state of keys and values [B, L, D], in O(NLD) (Eq. 12, Eq. 13 summed over all tokens).
 
@@ -155,11 +156,13 @@ def accumulate(
     expansion = chosen(order, expansion)
     _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask, names=("k", "k", "v"))
     no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
-    backend = choose(None, k)
+    backend = choose(backend, k)
     return _apply(no_queries, k, v, key_mask, None, None, expansion, False, backend)[1]
 
 
-def readout(q: Tensor, state: State, *, expansion: Expansion | None = None) -> Tensor:
+def readout(
+    q: Tensor, state: State, *, expansion: Expansion | None = None, backend: str | None = None
+) -> Tensor:
     """y = num / den at q [B, L, D], over the keys the state holds, in O(NLD) (Eq. 14 to Eq. 16).
 
     >>> q, k, v = torch.randn(3, 2, 10, 8).unbind()
@@ -170,7 +173,7 @@ def readout(q: Tensor, state: State, *, expansion: Expansion | None = None) -> T
     expansion = _of_state(state, expansion)
     check_state(state, q.shape[0], q, expansion)
     no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
-    backend = choose(None, q)
+    backend = choose(backend, q)
     return _apply(q, no_keys, no_keys, None, None, state, expansion, False, backend)[0]
 
 
