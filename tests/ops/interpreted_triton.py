@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from cases import assert_answers, assert_near, draw, make, oracle, run
 from triton.runtime import interpreter
 
 from eattn import Quadrature, State, Taylor, ea_series
 from eattn.bench import gpu
 from eattn.ops import reference
-from eattn.ops.triton import traffic
+from eattn.ops.triton import configs, traffic
+from eattn.ops.triton.memory import chunk_of
 
 both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
 
@@ -68,6 +71,27 @@ def test_far_keys_leave_values_between_theirs_and_finite_gradients(distance, siz
     assert (y >= v.cummin(1).values - 1e-4).all()
     gradients = torch.autograd.grad(y, (q, k, v), torch.full_like(y, size))
     assert all(g.isfinite().all() for g in gradients)
+
+
+@triton.jit
+def _chunks(cu_ptr, row_ptr, found_ptr, L, CHUNK: tl.constexpr):
+    slot = tl.program_id(0)
+    _row, _batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
+    tl.store(found_ptr + 2 * slot, first)
+    tl.store(found_ptr + 2 * slot + 1, count)
+
+
+@pytest.mark.parametrize("cu", [[0, 30, 70], [20, 40, 70], [0, -64, 30], [0, 90, 30, 6], [70, 0]])
+def test_no_offsets_lead_out_of_the_sequence(cu):
+    """Those on a card are not checked."""
+    offsets, L, chunk = torch.tensor(cu, dtype=torch.int32), 70, 16
+    count = configs.slots(torch.empty(1, L, 1), offsets, chunk)
+    found = torch.zeros(count, 2, dtype=torch.int64)
+    _chunks[(count,)](offsets, configs.row_of_slot(offsets, chunk, count), found, L, chunk)
+    tokens = [range(first, first + n) for first, n in found.tolist() if n]
+    assert all(0 <= some[0] <= some[-1] < L for some in tokens)
+    if sorted(cu) == cu and cu[0] == 0:
+        assert sorted(t for some in tokens for t in some) == list(range(L))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])

@@ -52,6 +52,26 @@ def test_queries_and_keys_up_to_1000_are_read_in_powers_of_1_over_q(backend, cau
 
 @backends
 @causals
+@pytest.mark.parametrize(("order", "size"), [(6, 7e4), (10, 1e3), (16, 100.0)])
+@pytest.mark.parametrize("near", [0.0, 0.6], ids=["at 0", "near 0"])
+def test_large_queries_of_keys_at_0(backend, causal, order, size, near):
+    """q^n is as large as it gets, and nothing among the keys makes up for it."""
+    q = draw(1, 20, 5, seed=1).clamp(-1, 1) * size
+    k = draw(1, 20, 5, seed=2).clamp(-1, 1) * (near / size)
+    check(q, k, draw(1, 20, 5, seed=3), order, causal, backend)
+
+
+@backends
+@causals
+def test_queries_whose_powers_no_float_holds_attend_to_keys_at_0(backend, causal):
+    q, v = torch.full((1, 5, 3), 1e5), draw(1, 5, 3, seed=1).float()
+    y = ea_series(q, torch.zeros_like(v), v, order=10, causal=causal, backend=backend)
+    count = torch.arange(1, 6).view(1, -1, 1)
+    torch.testing.assert_close(y, v.cumsum(1) / count if causal else v.mean(1, True).expand_as(v))
+
+
+@backends
+@causals
 @pytest.mark.parametrize("key", [50.0, -50.0, 1e3])
 def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
     v = draw(1, 70, 5, seed=1)

@@ -146,6 +146,18 @@ def test_a_version_that_cannot_compile_the_kernels_is_refused(monkeypatch, versi
         assert why == "Triton 3.3 is too old: 3.4 is needed, which comes with torch 2.8"
 
 
+@pytest.mark.parametrize(("version", "needs"), [("3.7.1", True), ("3.9.0", False)])
+def test_without_a_compiler_for_its_launcher_it_says_so(monkeypatch, version, needs):
+    monkeypatch.setattr(triton.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(triton.metadata, "version", lambda name: version)
+    monkeypatch.setattr(triton, "INTERPRETED", False)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    why = triton.unavailable()
+    assert (why is not None) == needs
+    if needs:
+        assert why.startswith("Triton 3.7 needs a C compiler to launch kernels, gcc or clang")
+
+
 def test_without_a_device_it_says_so(monkeypatch):
     monkeypatch.setattr(triton, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -172,6 +184,13 @@ def test_every_chunk_of_packed_sequences_has_a_slot_of_its_own(cu, chunk):
     for r, (a, b) in enumerate(itertools.pairwise(cu)):
         first = a // chunk + r
         assert rows[first : first + -(-(b - a) // chunk)] == [r] * -(-(b - a) // chunk)
+
+
+@pytest.mark.parametrize("cu", [[100, 300, 700], [0, -640, 100], [0, 900, 300, 64]])
+def test_chunks_of_wrong_offsets_belong_to_some_sequence(cu):
+    rows = configs.row_of_slot(torch.tensor(cu, dtype=torch.int32), 64, 11 + len(cu))
+    assert rows.min() >= 0
+    assert rows.max() < len(cu) - 1
 
 
 def test_one_long_series_is_cut_and_many_channels_are_not():

@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CARDS = {"A100 80 GB": 2.04e12, "H100 SXM": 3.35e12, "B200": 8.0e12, "MI300X": 5.3e12}
 
 
-CHECKED: tuple[Shape, ...] = ((1, 700, 37), (512, 70, 37))  # cut in time; in one pass
+CHECKED: tuple[Shape, ...] = ((1, 700, 37), (1024, 70, 3))  # cut in time; in one pass
 
 
 @dataclass(frozen=True)

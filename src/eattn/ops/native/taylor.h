@@ -11,9 +11,9 @@ template <int N> struct Taylor {
   using Sums = ::Sums<N>;
   using Point = V;
 
-  // Gradients are often small (of a mean over many tokens) and den often large: float has no
-  // exponent left for gy q^n / den.
-  static constexpr Real kLift = kDouble ? 1 : Real(4294967296.0);
+  // gy q^n / den is as small as 1e-40 (gradients of a mean over many tokens, large keys) and as
+  // large as 1e30 (large queries, keys near 0): this puts both among the floats.
+  static constexpr Real kLift = kDouble ? 1 : Real(16384);
 
   explicit Taylor(double) {}
 
@@ -44,9 +44,17 @@ template <int N> struct Taylor {
   // Above this, powers of p are taken relative to |p|^order, or they would overflow.
   static constexpr Real kLarge = 4;
 
+  // And above this to that of the cap (features.py has the same), or den would be 0.
+  static constexpr Real cap() {
+    Real a = 1;
+    for (int i = (kDouble ? 819 : 102) / (N > 1 ? N - 1 : 1); i > 0; --i) a *= 2;
+    return a;
+  }
+  static constexpr Real kCap = cap();
+
   static INLINE V scale_of(V p) {
     const V a = abs(p);
-    return select(a > kLarge, Real(1) / a, splat(1));
+    return select(a > kLarge, Real(1) / min(a, splat(kCap)), splat(1));
   }
 
   // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13; and their mirror in the backward).

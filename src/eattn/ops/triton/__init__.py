@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable
 from importlib import metadata, util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,17 +29,20 @@ def unavailable() -> str | None:
     if found is not None and found < OLDEST:
         had, needed = (".".join(map(str, x)) for x in (found, OLDEST))
         return f"Triton {had} is too old: {needed} is needed, which comes with torch 2.8"
-    if found is not None and found < OWN_LAUNCHER and not INTERPRETED and not _compiler():
+    if found is not None and found < OWN_LAUNCHER and not INTERPRETED and not _compiles():
         return (
-            f"Triton {'.'.join(map(str, found))} needs a C compiler to launch kernels: gcc or clang"
+            f"Triton {'.'.join(map(str, found))} needs a C compiler to launch kernels,"
+            " gcc or clang, and Python's headers"
         )
     return None
 
 
-def _compiler() -> str | None:
-    """The one that Triton would take."""
-    names = (os.environ.get("CC"), "clang", "gcc", "cc")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+def _compiles() -> bool:
+    """Whether Triton, by its own rules, finds what it builds its launcher with."""
+    names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian's
+    header = Path(sysconfig.get_path("include", scheme)) / "Python.h"
+    return any(map(shutil.which, names)) and header.exists()
 
 
 def no_device() -> str | None:

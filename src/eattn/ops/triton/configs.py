@@ -23,9 +23,18 @@ CHOICES = {
 }
 
 
-def choices(terms: int) -> tuple[Config, ...]:
-    """All that the autotuner may choose from."""
-    return next(some for most, some in CHOICES.items() if terms <= most)
+# One pass keeps the sums of a chunk and those before it: twice as many.
+FUSED = {
+    9: CHOICES[9],
+    13: CHOICES[17],
+    17: (Config(1, 1), Config(4, 1)),
+}
+
+
+def choices(name: str, terms: int) -> tuple[Config, ...]:
+    """All that the autotuner may choose from, for a kernel."""
+    known = FUSED if name == "fused" else CHOICES
+    return next(some for most, some in known.items() if terms <= most)
 
 
 MERGE = Config(1, 8)  # of the walk over the chunks: short, and not worth tuning
@@ -34,7 +43,7 @@ STEP = Config(1, 1)  # of one token: nothing to tune, and nothing may be timed w
 SHORTEST, LONGEST = 64, 256  # tokens in a chunk
 WARPS = 1024  # that fill a card: 8 for each of 128 multiprocessors
 LANES = 32  # channels counted as a warp
-FUSED_TERMS = 17  # up to which the sums of a chunk and those before it fit into registers
+FUSED_TERMS = max(FUSED)  # up to which the sums of one pass fit into registers
 
 
 def chunk_length(rows: int, L: int, D: int) -> int:
@@ -67,8 +76,12 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, 
 
 
 def row_of_slot(cu_seqlens: Tensor, chunk: int, count: int) -> Tensor:
-    """Which sequence each chunk belongs to, without asking the device how long they are."""
+    """Which sequence each chunk belongs to, without asking the device how long they are.
+
+    One of them for any offsets, wrong ones too: those on a card are not checked.
+    """
     starts = cu_seqlens[:-1].long() // chunk
     starts += torch.arange(len(starts), device=starts.device)
     each = torch.arange(count, device=starts.device)
-    return torch.searchsorted(starts, each, right=True).sub_(1).int()
+    rows = torch.searchsorted(starts, each, right=True).sub_(1)
+    return rows.clamp_(min=0).int()

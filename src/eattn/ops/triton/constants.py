@@ -44,8 +44,9 @@ def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
         terms=expansion.terms,
         real=real,
         far=far(dtype),
-        # Gradients are often small and den often large: float32 has no exponent for the quotient.
-        lift=1.0 if dtype == torch.float64 else 2.0**32,
+        # gy q^n / den is 1e-40 with small gradients and large keys, and 1e30 with large queries and
+        # keys near 0: this puts both among the floats.
+        lift=1.0 if dtype == torch.float64 else 2.0**14,
         table=tuple(known.c),
         cap=known.cap,
     )

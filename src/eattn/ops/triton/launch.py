@@ -39,21 +39,27 @@ def settings(config: Config, warp: int) -> dict[str, int]:
     return dict(BLOCK=config.warps * warp, TILE=config.tile)
 
 
-def _warp() -> int:
-    return 64 if torch.version.hip else 32
+@functools.cache
+def _warp(device: torch.device) -> int:
+    """Lanes of a warp: 64 on some cards of AMD."""
+    if INTERPRETED:
+        return 32
+    with _on(device):
+        lanes: int = triton.runtime.driver.active.get_current_target().warp_size
+    return lanes
 
 
 @functools.cache
-def _tuned(name: str, E: Numbers) -> Any:
+def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
     """The kernel with all its configurations, one of which is chosen on the card, once per D.
 
     One for each expansion: Triton may keep in files what it chose for which key, if that is plain.
+    It is run many times over, and where `lent` must find what it has overwritten: see `_adjoints`.
     """
     kernel = KERNELS[name]
-    some = [triton.Config(settings(c, _warp()), num_warps=c.warps) for c in choices(E.terms)]
+    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(name, E.terms)]
     key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
-    # It is run many times over: it must find what it has overwritten, see `_adjoints`.
-    again = ["a_ptr", "y_ptr"] if name == "key_gradients" else None
+    again = ["a_ptr", "y_ptr"] if lent else None
     return triton.autotune(some, key=key, restore_value=again)(kernel)
 
 
@@ -69,21 +75,23 @@ class _Call:
     cu: Tensor | None
     device: torch.device
 
-    def tuned(self, name: str, programs: int, *args: Any, **options: Any) -> None:
+    def tuned(
+        self, name: str, programs: int, *args: Any, lent: bool = False, **options: Any
+    ) -> None:
         if INTERPRETED:
-            return self.fixed(name, choices(self.E.terms)[0], (programs,), *args, **options)
+            return self.fixed(name, choices(name, self.E.terms)[0], (programs,), *args, **options)
         if programs:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
                 constants = dict(E=self.E, CHUNK=self.chunk, **options, **COMPILED)
                 with LOCK:
-                    _tuned(name, self.E)[grid](*args, **constants)
+                    _tuned(name, self.E, _warp(self.device), lent)[grid](*args, **constants)
         return None
 
     def fixed(self, name: str, config: Config, grid: Any, *args: Any, **options: Any) -> None:
         if not grid[0]:
             return
-        cut = settings(config, _warp())
+        cut = settings(config, _warp(self.device))
         grid = (grid[0], triton.cdiv(self.D, cut["BLOCK"]), *grid[1:])
         if name == "step":
             del cut["TILE"]
@@ -231,7 +239,7 @@ def backward(
     args = (sums, suffix, call.cu, *gradients, final[2], m0, ds, dz, total, Lq, D)
     call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
     args = (*_strided(q, k, v), *call.places(k), follows, a, y, m, dk, dv, L, D)
-    call.tuned("key_gradients", call.slots(k), *args, CAUSAL=causal)
+    call.tuned("key_gradients", call.slots(k), *args, lent=causal and a is dv, CAUSAL=causal)
     return dq, dk, dv, ds, dz
 
 
