@@ -78,7 +78,7 @@ class Powers:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
         self.tiny = 0.0
         self.order = order
-        self.cap = 2.0 ** ((819 if dtype == torch.float64 else 102) // max(order, 1))
+        self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
 
     def size(self, k: Tensor) -> Tensor:
         return k.abs()

@@ -1,5 +1,9 @@
 // The paper's expansion: powers.
 #pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "expansion.h"
 
 namespace {
@@ -15,7 +19,10 @@ template <int N> struct Taylor {
   // large as 1e30 (large queries, keys near 0): this puts both among the floats.
   static constexpr Real kLift = kDouble ? 1 : Real(16384);
 
-  explicit Taylor(double) {}
+  Real cap;  // see scale_of
+
+  explicit Taylor(double)
+      : cap(Real(std::pow(double(std::numeric_limits<Real>::max()), 0.8 / std::max(N - 1, 1)))) {}
 
   struct Coefficients {
     Real value[N] = {};
@@ -44,17 +51,10 @@ template <int N> struct Taylor {
   // Above this, powers of p are taken relative to |p|^order, or they would overflow.
   static constexpr Real kLarge = 4;
 
-  // And above this to that of the cap (features.py has the same), or den would be 0.
-  static constexpr Real cap() {
-    Real a = 1;
-    for (int i = (kDouble ? 819 : 102) / (N > 1 ? N - 1 : 1); i > 0; --i) a *= 2;
-    return a;
-  }
-  static constexpr Real kCap = cap();
-
-  static INLINE V scale_of(V p) {
+  // Above the cap, which features.py has too, it is that of the cap, or den would be 0.
+  INLINE V scale_of(V p) const {
     const V a = abs(p);
-    return select(a > kLarge, Real(1) / min(a, splat(kCap)), splat(1));
+    return select(a > kLarge, Real(1) / min(a, splat(cap)), splat(1));
   }
 
   // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13; and their mirror in the backward).
@@ -67,7 +67,7 @@ template <int N> struct Taylor {
   }
 
   // As add, for u that still lacks the factor r^order that `read` left out at x.
-  static INLINE void add_scaled(Sums &sums, V x, V u, V rho) {
+  INLINE void add_scaled(Sums &sums, V x, V u, V rho) const {
     if (__builtin_expect(!any_above(abs(x), splat(kLarge)), 1)) return add(sums, x, u, rho);
     const V r = scale_of(x), t = x * r;
     V power[N];
@@ -83,13 +83,13 @@ template <int N> struct Taylor {
 
   // Horner over base_n + c_n local_n (Eq. 14, Eq. 15); base already carries c_n.
   template <bool kDerivative, bool kScaled>
-  static INLINE Reading read(V p, const Sums &base, const Sums &local) {
+  INLINE Reading read(V p, const Sums &base, const Sums &local) const {
     return horner<kDerivative, kScaled>(
         p, [&](int n) INLINE_LAMBDA { return fma(splat(c(n)), local.s[n], base.s[n]); },
         [&](int n) INLINE_LAMBDA { return fma(splat(c(n)), local.z[n], base.z[n]); });
   }
 
-  template <bool kDerivative, bool kScaled> static INLINE Reading read(V p, const Sums &base) {
+  template <bool kDerivative, bool kScaled> INLINE Reading read(V p, const Sums &base) const {
     return horner<kDerivative, kScaled>(
         p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
         [&](int n) INLINE_LAMBDA { return base.z[n]; });
@@ -97,7 +97,7 @@ template <int N> struct Taylor {
 
  private:
   template <bool kDerivative, bool kScaled, class S, class Z>
-  static INLINE Reading horner(V p, S s, Z z) {
+  INLINE Reading horner(V p, S s, Z z) const {
     Reading o{};
     o.r = splat(1);
     o.s = s(N - 1);
