@@ -112,8 +112,9 @@ def empty_slots(
 
 
 def fill_slots(model: nn.Module, optimizer: torch.optim.Optimizer, held: Slots) -> None:
-    for name, p in named(model, optimizer):
-        optimizer.state[p] = held[name]
+    """The optimiser puts each where it wants it: fused, its steps are beside the weights."""
+    state = {number: held[name] for number, (name, _) in enumerate(named(model, optimizer))}
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def load_whole(
