@@ -142,6 +142,23 @@ def test_those_that_are_left_say_that_one_was_lost(monkeypatch):
         raise RuntimeError("of another kind")
 
 
+@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"])
+def test_one_that_raises_does_not_wait_for_the_others(monkeypatch, backends):
+    """As nccl might when its group is to be destroyed; all others are when gloo's is."""
+    for name, answer in dict(is_initialized=False, get_backend_config=backends).items():
+        monkeypatch.setattr(parallel.dist, name, Mock(return_value=answer))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(parallel, "_meet", Mock())
+    monkeypatch.setattr(parallel.dist, "destroy_process_group", destroy := Mock())
+    with pytest.raises(KeyError), parallel.torchrun():
+        raise KeyError
+    assert destroy.called == ("nccl" not in backends)
+    destroy.reset_mock()
+    with parallel.torchrun():
+        pass
+    assert destroy.called
+
+
 def test_a_sequence_needs_processes_to_share_it():
     with (
         pytest.raises(ValueError, match=r"divide the number of processes, 1, got 2: torchrun"),

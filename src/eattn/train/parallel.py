@@ -206,9 +206,13 @@ def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Proc
             raise
         finally:
             _HERE.reset(token)
-    finally:
-        if own:
+    except BaseException:
+        # With gloo this wakes the others. nccl may wait for them here, and they for this process.
+        if own and "nccl" not in dist.get_backend_config():
             dist.destroy_process_group()
+        raise
+    if own:
+        dist.destroy_process_group()
 
 
 def leave(code: int) -> NoReturn:
