@@ -3,11 +3,13 @@
 import contextlib
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import torchrun
 from torch.testing import assert_close
@@ -157,6 +159,17 @@ def test_one_that_raises_does_not_wait_for_the_others(monkeypatch, backends):
     with parallel.torchrun():
         pass
     assert destroy.called
+
+
+@pytest.mark.parametrize("timeout", [None, timedelta(hours=2)])
+def test_how_long_they_wait_for_each_other_can_be_chosen(monkeypatch, timeout):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(parallel, "_rendezvous", lambda: (dist.HashStore(), 0, 2))
+    monkeypatch.setattr(parallel.dist, "destroy_process_group", Mock())
+    monkeypatch.setattr(parallel.dist, "init_process_group", begin := Mock())
+    with parallel.torchrun(timeout=timeout):
+        assert begin.call_args.kwargs["timeout"] == timeout
 
 
 def test_a_sequence_needs_processes_to_share_it():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -180,16 +181,19 @@ class _Loss(nn.Module):
 
 
 @contextmanager
-def torchrun(*, fsdp: bool = False, sequence_parallel: int = 1) -> Iterator[Processes]:
+def torchrun(
+    *, fsdp: bool = False, sequence_parallel: int = 1, timeout: timedelta | None = None
+) -> Iterator[Processes]:
     """A block in which `train` shares its work, where torchrun started more than one process.
 
     With `fsdp` each trains a part of every weight; with `sequence_parallel` so many share the
     tokens of a batch. On a CPU processes talk by gloo, on cards by nccl, one for each process,
-    which has not been run. If one is lost, the others raise a ConnectionError.
+    which has not been run. If one is lost, the others raise a ConnectionError. `timeout` is how
+    long they wait for what one does alone; by default torch's, 30 minutes.
     """
     own = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if own:
-        _meet()
+        _meet(timeout)
     try:
         processes = _arranged(fsdp, sequence_parallel)
         token = _HERE.set(processes)
@@ -227,7 +231,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _meet() -> None:
+def _meet(timeout: timedelta | None) -> None:
     """Make the default process group of what torchrun started."""
     number = int(os.environ["LOCAL_RANK"])
     if number < torch.cuda.device_count():
@@ -237,7 +241,8 @@ def _meet() -> None:
     store = dist.PrefixStore(f"block {next(_BLOCKS)}", store)
     # A run may be on the CPU where there are cards, too.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+    options: Any = dict(store=store, rank=rank, world_size=count, timeout=timeout)
+    dist.init_process_group(backend, **options)
 
 
 @functools.cache
