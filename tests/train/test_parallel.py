@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from train import spread
 
 from eattn.train import Checkpoint, CheckpointError, Processes, parallel
+from eattn.train.errors import lost
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,19 @@ def test_a_killed_process_stops_the_job_which_then_loses_no_more_than_the_steps_
     assert (resumed["calls"], whole["calls"]) == (6, 12)  # six of the seven were saved
     assert resumed["history"] == whole["history"]
     assert all(torch.equal(x, whole["weights"][name]) for name, x in resumed["weights"].items())
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("NCCL error in: c.cpp:1\nncclRemoteError: A call failed possibly due to a network", True),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=9)", True),
+        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1", True),
+        ("NCCL error in: c.cpp:1\nncclInvalidUsage: \nDuplicate GPU detected : rank 1", False),
+    ],
+)
+def test_what_nccl_cannot_do_here_is_no_lost_process(said, expected):
+    assert lost(RuntimeError(said)) == expected
 
 
 def test_those_that_are_left_say_that_one_was_lost(monkeypatch):

@@ -13,7 +13,9 @@ from eattn.train.sharding import local
 
 # What torch says when the other end of a connection is gone.
 LOST = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|timed out|socket|nccl|remote process", re.I
+    r"connection (closed|reset|refused)|broken pipe|timed out|socket|remote process"
+    r"|nccl.*(timeout|remote)",  # its other errors, two processes on one card, are of this one
+    re.I,
 )
 
 
