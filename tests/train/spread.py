@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from ranks import norms
 from torch import Tensor, nn
-from train.problem import COUNT, accuracy, net, points, timeless, weights
+from train.problem import COUNT, SIDES, accuracy, net, points, timeless, weights
 
-from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
+from eattn.nn import make_mixer
+from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, isolated, torchrun, train
 from eattn.train.parallel import leave
 
 
@@ -35,6 +36,10 @@ FEW = 25  # the last batch of an epoch has one case
 # 40 cases: batches of 12, and the last of an epoch has 4
 CONFIG = TrainConfig(epochs=3, batch_size=12, lr=0.02, schedule="cosine", warmup=2, clip=0.5)
 
+# Runs that are also cut off, and go on: with dropout, of random numbers that each process has its
+# own of; and with buffers.
+PAIRS: dict[str, dict[str, Any]] = {"": dict(dropout=0.3), " centred": dict(center=True)}
+
 
 class Cut(Exception):
     pass
@@ -47,8 +52,20 @@ def cut(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     return weighed(model, batch)
 
 
-def result(of: Task, config: TrainConfig, *, dropout: float = 0.0) -> dict[str, Any]:
-    model = net(Processes.here().rank, dropout=dropout)  # the first one's weights must count
+def centred(seed: int) -> nn.Module:
+    """With a learnt centre: buffers that the share of each process would move elsewhere."""
+    with isolated(seed):
+        return nn.Sequential(
+            *(nn.Unflatten(1, (4, 1)), nn.Linear(1, 4)),
+            *(make_mixer("ea-6+center", 4, causal=True), nn.Flatten(), nn.Linear(16, SIDES)),
+        )
+
+
+def result(
+    of: Task, config: TrainConfig, *, dropout: float = 0.0, center: bool = False
+) -> dict[str, Any]:
+    seed = Processes.here().rank  # the first one's weights must count
+    model = centred(seed) if center else net(seed, dropout=dropout)
     with norms() as found:
         history = train(model, of, config)
     rows = [(row.step, row.loss, row.metrics) for row in history.rows]
@@ -71,14 +88,15 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
             cut_off(folder / "two")
         found["sharded"] = result(task(), CONFIG)
         found["few sharded"] = result(task(cases=FEW), CONFIG)
-    dropped = replace(CONFIG, checkpoint=folder / "whole", checkpoint_every=2)
-    found["whole"] = result(task(), dropped, dropout=0.3)
-    dropped = replace(dropped, checkpoint=folder / "cut", checkpoint_seconds=1e-9)
-    cut.calls = 0  # type: ignore[attr-defined]
-    try:
-        result(task(cut), dropped, dropout=0.3)
-    except Cut:
-        found["resumed"] = result(task(), dropped, dropout=0.3)
+    for name, options in PAIRS.items():
+        kept = replace(CONFIG, checkpoint=folder / f"whole{name}", checkpoint_every=2)
+        found[f"whole{name}"] = result(task(), kept, **options)
+        kept = replace(kept, checkpoint=folder / f"cut{name}", checkpoint_seconds=1e-9)
+        cut.calls = 0  # type: ignore[attr-defined]
+        try:
+            result(task(cut), kept, **options)
+        except Cut:
+            found[f"resumed{name}"] = result(task(), kept, **options)
     return found
 
 

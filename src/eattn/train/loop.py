@@ -155,7 +155,7 @@ class _Run:
         value, size = self._check_finite(loss, sharding.whole(norm), batch, lr)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.processes.fsdp:  # as DDP does
+        if self.processes.count > 1:  # before a checkpoint, each buffer of which is of any process
             sharding.same(self.model, parameters=False)
         self.at.step += 1
         self.at.loss_sum += value * weight

@@ -110,7 +110,9 @@ class Processes:
         """The loss as a function of a batch, so that all processes have one gradient."""
         if self.count == 1 or self.fsdp:
             return lambda batch: loss(model, batch)
-        return nn.parallel.DistributedDataParallel(_Loss(model, loss))
+        spread = nn.parallel.DistributedDataParallel(_Loss(model, loss))  # all are now the first's
+        spread.broadcast_buffers = False  # `train` does, after the backward that may change them
+        return spread
 
     def weigh(self, loss: Tensor, weight: float) -> tuple[Tensor, Tensor, float]:
         """What to differentiate here, and the mean loss and the weight of the whole batch.
