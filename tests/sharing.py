@@ -159,13 +159,21 @@ def work() -> dict[str, Any]:
     return found
 
 
-REFUSED = {"3 of a sequence": dict(sequence_parallel=3), "a mixer": dict(mixer="sa")}
+REFUSED: dict[str, dict[str, Any]] = {
+    "3 of a sequence": dict(sequence_parallel=3),
+    "a mixer": dict(mixer="sa"),
+    "a text": dict(other=True),
+}
 
 
-def refusal(mixer: str = "ea-6", sequence_parallel: int = 2) -> str:
+def refusal(mixer: str = "ea-6", sequence_parallel: int = 2, other: bool = False) -> str:
+    mine = text()
+    if other and Processes.here().first:  # as long as that of the others
+        told = tuple(Document("", document.content.upper()) for document in mine.held_out)
+        mine = replace(mine, held_out=told)
     try:
         with torchrun(sequence_parallel=sequence_parallel):
-            learn(text(), replace(SETTINGS, mixer=mixer))
+            learn(mine, replace(SETTINGS, mixer=mixer))
     except ValueError as error:
         return str(error)
     return "nothing"
