@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ranks import norms
 from torch import Tensor, nn
 
 from eattn.data.text import Document, Text, split
-from eattn.lm import Settings, learn
+from eattn.lm import Settings, learn, run
 from eattn.timeseries import classifying, training
 from eattn.timeseries.frames import rows_of
 from eattn.timeseries.grid import records
@@ -156,6 +157,7 @@ def work() -> dict[str, Any]:
                 found[f"resumed {mode}"] = language(checkpoint=here, checkpoint_every=2)
     found["seed"] = seed_of(None)
     found["refused"] = {name: refusal(**o) for name, o in REFUSED.items()}
+    found["refused"]["no room"] = no_room(folder.with_name(f"full{world}"))
     return found
 
 
@@ -175,6 +177,17 @@ def refusal(mixer: str = "ea-6", sequence_parallel: int = 2, other: bool = False
         with torchrun(sequence_parallel=sequence_parallel):
             learn(mine, replace(SETTINGS, mixer=mixer))
     except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def no_room(out: Path) -> str:
+    """What is said where the first process cannot begin a run."""
+    error = OSError(28, "No space left on device")
+    try:
+        with patch.object(run.folder, "begin", side_effect=error):
+            run.run([Path(__file__)], out, SETTINGS)
+    except OSError as error:
         return str(error)
     return "nothing"
 

@@ -3,8 +3,12 @@
 FOLDER has `train.ts` and `data.csv`, and gets a model of each.
 """
 
+import io
+import os
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
+from unittest.mock import patch
 
 from eattn import cli
 from eattn.timeseries import EAClassifier
@@ -25,6 +29,17 @@ def main(folder: Path, out: Path) -> None:
             sys.exit(code)
 
 
+def full(folder: Path, out: Path) -> None:
+    """What each process says, into FOLDER/full.RANK, where the first has no room for the model."""
+    said = io.StringIO()
+    error = OSError(28, "No space left on device")
+    args = ["classify", "fit", folder / "train.ts", "--out", out, *SMALL, "--epochs", 1]
+    with redirect_stderr(said), patch.object(EAClassifier, "save", side_effect=error):
+        assert cli.main([*map(str, args)])
+    (folder / f"full.{os.environ['RANK']}").write_text(said.getvalue())
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
+    full(Path(sys.argv[1]), Path(sys.argv[2]) / "full")
     leave(0)

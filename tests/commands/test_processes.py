@@ -49,3 +49,8 @@ def test_a_forecaster_of_two_processes_is_that_of_one(folder):
     one, two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
     assert_allclose(two["EAForecaster"], one["EAForecaster"], atol=1e-4)
     assert [path.name[:5] for path in (folder / "two" / "checkpoint").iterdir()] == ["step-"]
+
+
+def test_what_keeps_the_first_process_from_writing_all_of_them_say(folder):
+    for rank in range(2):
+        assert "No space left on device" in (folder / f"full.{rank}").read_text()

@@ -74,3 +74,4 @@ def test_what_cannot_be_shared_is_refused_in_every_process(found):
             assert f"divide the number of processes, {world}, got 3" in said["3 of a sequence"]
             assert "SoftmaxAttention cannot be cut over ranks" in said["a mixer"]
             assert "must have the same task, got data = " in said["a text"]
+            assert "No space left on device" in said["no room"]

@@ -100,8 +100,14 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def full(_: nn.Module) -> dict[str, float]:
+    raise ValueError(f"no room in process {Processes.here().rank}")
+
+
 def refusals(folder: Path) -> dict[str, str]:
-    """What is said of a checkpoint with a wrong bit, of one that is none, and of other configs."""
+    """What is said of a checkpoint with a wrong bit, of one that is none, of other configs, and of
+    an evaluation that fails in the one process that has it.
+    """
     first = Processes.here().first
     damaged, torn = folder / "damaged", folder / "torn"
     if first:
@@ -117,11 +123,12 @@ def refusals(folder: Path) -> dict[str, str]:
         "damaged": replace(CONFIG, checkpoint=damaged),
         "torn": replace(CONFIG, checkpoint=torn),
         "seeds": replace(CONFIG, seed=0 if first else 5),
+        "full": CONFIG,
     }
     found = {}
     for name, config in configs.items():
         try:
-            result(task(), config, dropout=0.3)
+            result(replace(task(), evaluate=full), config, dropout=0.3)
         except ValueError as error:
             found[name] = f"{type(error).__name__}: {error}"
     return found

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -118,6 +118,22 @@ def test_what_one_process_finds_wrong_all_of_them_raise(two):
             "DisagreementError: all processes must have the same config,"
             " got seed = 0 in process 0 and 5 in process 1"
         )
+        assert said["full"] == "ValueError: no room in process 0"
+
+
+def test_an_error_that_cannot_be_sent_is_sent_in_words():
+    class OddError(Exception):
+        def __init__(self, size: int, room: int) -> None:
+            super().__init__(f"{size} > {room}")
+
+    def work() -> None:
+        raise OddError(3, 2)
+
+    with pytest.raises(OddError), patch.object(Processes, "gather") as gather:
+        gather.side_effect = lambda value: [value]
+        Processes().together(work)
+    (sent,) = gather.call_args.args
+    assert repr(sent) == "RuntimeError('OddError: 3 > 2')"
 
 
 def test_a_killed_process_stops_the_job_which_then_loses_no_more_than_the_steps_since(tmp_path):

@@ -94,10 +94,9 @@ def fit(
     with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
         with blaming(train):
             model.fit(cases.X, cases.y)
+        processes.once(lambda: model.save(out, force=force))
         if processes.first:
-            model.save(out, force=force)
             print(f"{out}: {_summary(model)}")
-        processes.wait()
 
 
 @app.command("predict")

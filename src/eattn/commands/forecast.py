@@ -98,10 +98,9 @@ def fit(
         with blaming(data):
             model.fit(table)
         model.columns_ = columns
+        processes.once(lambda: model.save(out, force=force))
         if processes.first:
-            model.save(out, force=force)
             print(f"{out}: {_summary(model)}")
-        processes.wait()
 
 
 @app.command("predict")

@@ -33,11 +33,9 @@ def run(
     folder.check_free(out, force=force)
     with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
         text = load_text(files)
-        going = folder.goes_on(out, text, settings, force=force)
-        processes.wait()  # all have looked before one writes
-        if processes.first and not going:
-            folder.begin(out, text, settings)
-        processes.wait()
+        # All have looked before one writes.
+        going = processes.together(lambda: folder.goes_on(out, text, settings, force=force))
+        processes.once(lambda: None if going else folder.begin(out, text, settings))
         checkpoint = out / folder.CHECKPOINT
         learnt = learn(
             text,
@@ -49,7 +47,5 @@ def run(
             checkpoint=checkpoint,
             checkpoint_seconds=EVERY,
         )
-        if processes.first:
-            folder.save(learnt, out, text, settings)
-        processes.wait()
+        processes.once(lambda: folder.save(learnt, out, text, settings))
         return (learnt, text) if processes.first else None

@@ -189,9 +189,8 @@ class _Run:
         self.model.eval()
         # Its random numbers are its own: judging a model must not change what it learns next.
         with isolated(), torch.no_grad(), autocast(self.device, self.dtype):
-            metrics = task.metrics(self.model) if self.processes.judges else {}
+            metrics = self.processes.judge(lambda: task.metrics(self.model))
         sharding.rest(self.model)
-        metrics = self.processes.tell(metrics)
         self.model.train()
         loss = at.loss_sum / at.weight if at.weight else math.nan
         row = Row(self.plan.epoch(at.step - 1) + 1, at.step, lr, loss, self._seconds(), metrics)

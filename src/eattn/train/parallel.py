@@ -8,6 +8,7 @@ its gradient and its optimiser state, and all have the whole only while they use
 import functools
 import itertools
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,11 +62,6 @@ class Processes:
     def first(self) -> bool:
         """Whether this is the one that writes and shows."""
         return self.rank == 0
-
-    @property
-    def judges(self) -> bool:
-        """Whether this one evaluates: all do where no process could alone."""
-        return self.first or self.fsdp or self.sequence > 1
 
     def agree(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """That these, of {what: {name: value}}, are the same in all processes; or all raise."""
@@ -152,7 +148,8 @@ class Processes:
             found = work()
         except Exception as error:
             wrong = error
-        told = next((error for error in self.gather(wrong) if error is not None), None)
+        sent = None if wrong is None else _sendable(wrong)
+        told = next((error for error in self.gather(sent) if error is not None), None)
         if told is not None:
             raise wrong or told
         return cast(T, found)
@@ -160,6 +157,12 @@ class Processes:
     def once(self, work: Callable[[], T]) -> T:
         """What `work` gives in the first process, or raises there, in all of them."""
         return cast(T, self.tell(self.together(lambda: work() if self.first else None)))
+
+    def judge(self, evaluate: Callable[[], T]) -> T:
+        """What the first process finds, in all of them; all evaluate where none could alone."""
+        if self.fsdp or self.sequence > 1:
+            return cast(T, self.tell(evaluate()))
+        return self.once(evaluate)
 
     def wait(self) -> None:
         """For all others."""
@@ -169,6 +172,15 @@ class Processes:
 
 _BLOCKS = itertools.count()
 _HERE: ContextVar[Processes | None] = ContextVar("processes", default=None)
+
+
+def _sendable(error: Exception) -> Exception:
+    """It, or where it cannot be sent to another process, one that says as much."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of whatever kind it is made of
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class _Loss(nn.Module):
