@@ -80,7 +80,8 @@ def test_a_run_goes_on_only_as_the_one_it_was(tmp_path):
     assert goes_on(tmp_path, text(), SETTINGS, force=False)
     assert goes_on(tmp_path, text(), SETTINGS, force=True)
     other = Settings(**TINY | dict(mixer="sa"))
-    with pytest.raises(ValueError, match=r"mixer was ea-6 and is sa; .*--force starts anew"):
+    told = r"settings.json is of another run: mixer was ea-6 and is sa; .*--force starts anew"
+    with pytest.raises(ValueError, match=told):
         goes_on(tmp_path, text(), other, force=False)
     assert not goes_on(tmp_path, text(), other, force=True)
 

@@ -93,6 +93,12 @@ def test_a_part_that_is_missing_or_torn_is_named(folder, tmp_path):
         spread.result(spread.task(), config, dropout=0.3)
 
 
+def test_another_config_than_that_of_two_processes_is_refused(folder):
+    config = replace(spread.CONFIG, lr=0.5, checkpoint=folder / "cut")
+    with pytest.raises(CheckpointError, match=r"step-\d+ is of another config: lr was 0.02 and is"):
+        spread.result(spread.task(), config, dropout=0.3)
+
+
 @pytest.mark.parametrize(
     ("error", "raised"),
     [

@@ -45,7 +45,7 @@ def goes_on(out: Path, text: Text, settings: Settings, *, force: bool) -> bool:
     if not path.exists():
         return False
     try:
-        Checkpoint(path.parent).check({"run": _read(path)}, {"run": _deciding(text, settings)})
+        Checkpoint.check(path, {"run": _read(path)}, {"run": _deciding(text, settings)})
     except CheckpointError as error:
         if not force:
             raise ValueError(f"{error}; --force starts anew") from None

@@ -46,7 +46,7 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Replace what is there."""
         partial = self.path.with_suffix(".partial")
-        self._write(partial, state)
+        self._write(partial, state, self.path)
         os.replace(partial, self.path)
         _sync_folder(self.folder)
         self._leave(self.path)
@@ -70,7 +70,7 @@ class Checkpoint:
 
     def _finish(self, partial: Path, whole: Path, plain: dict[str, Any]) -> None:
         """Make of the parts in a folder a checkpoint, the only one."""
-        self._write(partial / PLAIN, plain)
+        self._write(partial / PLAIN, plain, whole)
         _sync_folder(partial)
         shutil.rmtree(whole, ignore_errors=True)
         os.replace(partial, whole)
@@ -129,8 +129,8 @@ class Checkpoint:
             elif other != kept:
                 other.unlink(missing_ok=True)
 
-    def _write(self, path: Path, state: dict[str, Any]) -> None:
-        """All of it, on the disk; or nothing is there."""
+    def _write(self, path: Path, state: dict[str, Any], of: Path) -> None:
+        """All of it, on the disk, to be the checkpoint `of`; or nothing is there."""
         try:
             with open(path, "wb") as file:
                 torch.save({"format": FORMAT} | state, file)
@@ -139,7 +139,7 @@ class Checkpoint:
         except (OSError, RuntimeError) as error:  # torch's own words hide what the disk said
             reason = error.__context__ if isinstance(error, RuntimeError) else error
             path.unlink(missing_ok=True)
-            raise OSError(f"cannot write the checkpoint {self.path}: {reason or error}") from error
+            raise OSError(f"cannot write the checkpoint {of}: {reason or error}") from error
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -161,8 +161,9 @@ class Checkpoint:
             )
         return state
 
-    def check(self, saved: dict[str, Any], mine: dict[str, Any]) -> None:
-        """That a saved description, of {what: {name: value}}, is that of this run."""
+    @staticmethod
+    def check(path: Path, saved: dict[str, Any], mine: dict[str, Any]) -> None:
+        """That a description saved there, of {what: {name: value}}, is that of this run."""
         for what, values in mine.items():
             before = saved[what]
             names = [n for n in before | values if before.get(n, ...) != values.get(n, ...)]
@@ -173,7 +174,7 @@ class Checkpoint:
                 ]
                 more = f", and {len(names) - 3} more" if len(names) > 3 else ""
                 raise CheckpointError(
-                    f"{self.path} is of another {what}: {', '.join(told)}{more};"
+                    f"{path} is of another {what}: {', '.join(told)}{more};"
                     " delete it to start anew, or choose another folder"
                 )
 

@@ -270,11 +270,11 @@ class _Run:
         if path == self.checkpoint.path:
             saved = self.processes.once(self.checkpoint.load)
             assert saved is not None
-            self.checkpoint.check(saved["run"], mine)
+            self.checkpoint.check(path, saved["run"], mine)
             self._take(saved)
         else:
             saved = self.checkpoint.load_plain(path, self.processes)
-            self.checkpoint.check(saved["run"], mine)
+            self.checkpoint.check(path, saved["run"], mine)
             self._take_shared(saved, path)
         self.at = Standing.read(saved["standing"])
         self.scaler.load_state_dict(saved["scaler"])
