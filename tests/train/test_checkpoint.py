@@ -2,12 +2,15 @@
 
 import os
 import random
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from train.problem import net, plain
 
-from eattn.train import Checkpoint, CheckpointError, TrainConfig, checkpoint, train
+from eattn.train import Checkpoint, CheckpointError, Processes, TrainConfig, checkpoint, train
 
 STATE = {"weights": torch.arange(300.0), "rows": [1, 2.5, "three", None, (4, 5)]}
 
@@ -116,6 +119,25 @@ def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch):
         saved.save(STATE | {"more": torch.zeros(10_000)})
     assert os.listdir(tmp_path) == ["last.pt"]
     assert equal(saved.load(), STATE)
+    monkeypatch.setattr(dcp, "save", Mock())
+    with pytest.raises(OSError, match=r"cannot write the checkpoint .*step-00000003: .*No space"):
+        saved.save_shared({"standing": {"step": 3}, "more": torch.zeros(10_000)}, {}, Processes())
+    assert saved.newest() == saved.path
+
+
+def test_a_part_that_another_process_cannot_see_leaves_the_one_before(tmp_path, monkeypatch):
+    """As where the folder is another one on every machine."""
+
+    def write(_, storage_writer):
+        (Path(storage_writer.path) / "__0_0.distcp").touch()
+
+    saved = Checkpoint(tmp_path)
+    saved.save(STATE | {"standing": {"step": 2}})
+    monkeypatch.setattr(dcp, "save", write)
+    monkeypatch.setattr(checkpoint, "_checksum", lambda path: None)
+    with pytest.raises(OSError, match=r"cannot write .*step-00000003: not all .* see __0_0.distcp"):
+        saved.save_shared({"standing": {"step": 3}}, {}, Processes())
+    assert saved.newest() == saved.path
 
 
 def test_checkpoints_come_as_often_as_was_asked(tmp_path, monkeypatch):

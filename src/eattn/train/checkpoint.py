@@ -64,8 +64,14 @@ class Checkpoint:
             dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial))
         except dcp.api.CheckpointException as error:
             raise OSError(f"cannot write the checkpoint {whole}: {_said(error)}") from error
-        names = processes.once(lambda: sorted(path.name for path in partial.iterdir()))
+        seen = processes.together(lambda: {path.name for path in partial.iterdir()})
+        names = sorted(set().union(*processes.gather(seen)))
         files = _checksums(partial, names, processes)
+        if unseen := [name for name in names if files[name] is None]:
+            raise OSError(
+                f"cannot write the checkpoint {whole}: not all processes see {unseen[0]},"
+                " they must share the folder"
+            )
         processes.once(lambda: self._finish(partial, whole, plain | {"files": files}))
 
     def _finish(self, partial: Path, whole: Path, plain: dict[str, Any]) -> None:
