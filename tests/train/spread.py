@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from train.problem import COUNT, SIDES, accuracy, net, points, timeless, weights
 
 from eattn.nn import make_mixer
-from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, isolated, torchrun, train
+from eattn.train import (
+    Batch,
+    Checkpoint,
+    Processes,
+    Task,
+    TensorCases,
+    TrainConfig,
+    isolated,
+    torchrun,
+    train,
+)
 from eattn.train.parallel import leave
 
 
@@ -82,7 +92,8 @@ def cut_off(folder: Path) -> None:
 def runs(folder: Path) -> dict[str, dict[str, Any]]:
     found = {"plain": result(task(), CONFIG), "few": result(task(cases=FEW), CONFIG)}
     with torchrun(fsdp=True):
-        here = replace(CONFIG, checkpoint=folder / "one", checkpoint_every=2)
+        one = folder / ("one" if Processes.here().first else "one by another name")
+        here = replace(CONFIG, checkpoint=one, checkpoint_every=2)
         found["from one"] = result(task(), here)
         with contextlib.suppress(Cut):
             cut_off(folder / "two")
@@ -105,8 +116,8 @@ def full(_: nn.Module) -> dict[str, float]:
 
 
 def refusals(folder: Path) -> dict[str, str]:
-    """What is said of a checkpoint with a wrong bit, of one that is none, of other configs, and of
-    an evaluation that fails in the one process that has it.
+    """What is said of a checkpoint with a wrong bit, of one that is none, of other configs, of an
+    evaluation that fails in the one process that has it, and of a checkpoint that one alone sees.
     """
     first = Processes.here().first
     damaged, torn = folder / "damaged", folder / "torn"
@@ -118,12 +129,14 @@ def refusals(folder: Path) -> dict[str, str]:
         part.write_bytes(data)
         torn.mkdir()
         (torn / "last.pt").write_bytes(b"nothing")
+        Checkpoint(folder / "own of 0").save({})
     Processes.here().wait()
     configs = {
         "damaged": replace(CONFIG, checkpoint=damaged),
         "torn": replace(CONFIG, checkpoint=torn),
         "seeds": replace(CONFIG, seed=0 if first else 5),
         "full": CONFIG,
+        "unseen": replace(CONFIG, checkpoint=folder / f"own of {Processes.here().rank}"),
     }
     found = {}
     for name, config in configs.items():

@@ -25,6 +25,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     with contextlib.suppress(spread.Cut):
         spread.cut_off(folder / "one")
+    (folder / "one by another name").symlink_to(folder / "one")
     answer = torchrun("train.spread", folder)
     assert answer.returncode == 0, answer.stderr
     return folder
@@ -125,6 +126,7 @@ def test_what_one_process_finds_wrong_all_of_them_raise(two):
             " got seed = 0 in process 0 and 5 in process 1"
         )
         assert said["full"] == "ValueError: no room in process 0"
+        assert "own of 1/last.pt cannot be seen by process 1: all must share" in said["unseen"]
 
 
 def test_an_error_that_cannot_be_sent_is_sent_in_words():

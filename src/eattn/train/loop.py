@@ -19,7 +19,7 @@ from eattn.train import sharding
 from eattn.train.cases import Batch, collate, move
 from eattn.train.checkpoint import Checkpoint
 from eattn.train.config import TrainConfig
-from eattn.train.errors import TrainingError, advice
+from eattn.train.errors import CheckpointError, TrainingError, advice
 from eattn.train.history import History, Row, Standing
 from eattn.train.optim import make_optimizer
 from eattn.train.parallel import Processes
@@ -263,13 +263,13 @@ class _Run:
         if self.checkpoint is None:
             return
         # The first process looks for all: no two may stand at different steps.
-        path = self.processes.once(self.checkpoint.newest)
-        if path is None:
+        found = self.processes.once(self.checkpoint.newest)
+        if found is None:
             return
+        path = self.checkpoint.folder / found.name  # the folder may have several names
         mine = _description(self.inner, self.task, self.config)
         if path == self.checkpoint.path:
-            saved = self.processes.once(self.checkpoint.load)
-            assert saved is not None
+            saved = self.processes.together(self._load)
             self.checkpoint.check(path, saved["run"], mine)
             self._take(saved)
         else:
@@ -281,6 +281,17 @@ class _Run:
         numbers = [saved["rng"], *saved.get("others", ())]
         if self.processes.rank < len(numbers):  # there may have been fewer
             set_rng_state(numbers[self.processes.rank])
+
+    def _load(self) -> dict[str, Any]:
+        """What one process left. Each reads it: it is too much to send."""
+        assert self.checkpoint is not None
+        saved = self.checkpoint.load()
+        if saved is None:
+            raise CheckpointError(
+                f"{self.checkpoint.path} cannot be seen by process {self.processes.rank}:"
+                " all must share the folder"
+            )
+        return saved
 
     def _take(self, saved: dict[str, Any]) -> None:
         """The weights and the optimiser of one process that had them whole."""
