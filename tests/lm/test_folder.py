@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 from prose import TINY, documents, text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eattn.lm import Settings, learn, load, save, train_bpe
+from eattn.lm import Settings, folder, learn, load, save, train_bpe
 from eattn.lm.folder import begin, check_free, goes_on, tokenizer_of
 
 SETTINGS = Settings(**TINY)
@@ -59,6 +59,42 @@ def test_ours_reads_it_too_and_it_may_be_overwritten_with_force_only(copy):
     learnt = learn(text(), Settings(**TINY | dict(hidden=8)))
     save(learnt, copy, text(), SETTINGS)
     assert load(copy)[0].config.hidden_size == 8
+
+
+def test_a_checkpoint_goes_when_the_model_is_on_the_disk(saved, tmp_path, monkeypatch):
+    synced = []
+
+    def sync(path):
+        assert goes_on(tmp_path, text(), SETTINGS, force=False)
+        synced.append(path.name)
+
+    begin(tmp_path, text(), SETTINGS)
+    monkeypatch.setattr(folder, "sync", sync)
+    save(saved[1], tmp_path, text(), SETTINGS)
+    assert sorted(synced[:-1]) == sorted(path.name for path in tmp_path.iterdir())
+    assert synced[-1] == tmp_path.name
+
+
+@pytest.mark.parametrize("work", ["save", "begin"])
+def test_what_a_kill_leaves_of_a_checkpoint_is_no_run_to_go_on_with(
+    saved, tmp_path, monkeypatch, work
+):
+    remove = shutil.rmtree
+
+    def killed(path, **options):
+        if path.name == "checkpoint":
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    begin(tmp_path, text(), SETTINGS)
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        if work == "save":
+            save(saved[1], tmp_path, text(), SETTINGS)
+        else:
+            begin(tmp_path, text(), SETTINGS)
+    assert (tmp_path / "checkpoint").exists()
+    assert not goes_on(tmp_path, text(), SETTINGS, force=False)
 
 
 def test_a_folder_of_other_things_is_never_written_to(tmp_path):

@@ -22,6 +22,7 @@ from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
 from eattn.lm.training import Learnt, make_tokenizer
 from eattn.train import Checkpoint, CheckpointError
+from eattn.train.checkpoint import sync
 
 CHECKPOINT, HISTORY, CONFIG = "checkpoint", "training.json", "config.json"
 SETTINGS, TOKENIZER, FRESH = "settings.json", "tokenizer", "model"
@@ -56,7 +57,7 @@ def goes_on(out: Path, text: Text, settings: Settings, *, force: bool) -> bool:
 def begin(out: Path, text: Text, settings: Settings) -> None:
     """Make the checkpoint folder of a run, with its tokenizer, in the place of any other."""
     folder = out / CHECKPOINT
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     folder.mkdir(parents=True)
     make_tokenizer(text, settings).save_pretrained(folder / TOKENIZER)
     _write(folder / SETTINGS, _deciding(text, settings))  # last: without it nothing was begun
@@ -83,11 +84,14 @@ def save(learnt: Learnt, out: Path, text: Text, settings: Settings) -> None:
     held_out = [document.name for document in text.held_out]
     about = {"settings": _deciding(text, settings), "held_out": held_out, "points": points}
     _write(fresh / HISTORY, about)
+    for path in fresh.iterdir():
+        sync(path)
     for old in [path for path in out.iterdir() if _is_part(path.name)]:
         old.unlink()
     for path in sorted(fresh.iterdir(), key=lambda path: path.name == CONFIG):  # it comes last
         os.replace(path, out / path.name)
-    shutil.rmtree(out / CHECKPOINT)
+    sync(out)
+    _remove(out / CHECKPOINT)
 
 
 def load(folder: Path) -> tuple[EAForCausalLM, Any]:
@@ -161,6 +165,13 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
+
+
+def _remove(folder: Path) -> None:
+    """A checkpoint folder; what a kill leaves of it is no run to go on with."""
+    if folder.exists():
+        (folder / SETTINGS).unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def _is_part(name: str) -> bool:

@@ -48,7 +48,7 @@ class Checkpoint:
         partial = self.path.with_suffix(".partial")
         self._write(partial, state, self.path)
         os.replace(partial, self.path)
-        _sync_folder(self.folder)
+        sync(self.folder)
         self._leave(self.path)
 
     def save_shared(
@@ -77,10 +77,10 @@ class Checkpoint:
     def _finish(self, partial: Path, whole: Path, plain: dict[str, Any]) -> None:
         """Make of the parts in a folder a checkpoint, the only one."""
         self._write(partial / PLAIN, plain, whole)
-        _sync_folder(partial)
+        sync(partial)
         shutil.rmtree(whole, ignore_errors=True)
         os.replace(partial, whole)
-        _sync_folder(self.folder)
+        sync(self.folder)
         self._leave(whole)
 
     def newest(self) -> Path | None:
@@ -216,11 +216,11 @@ def _checksum(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last, where a folder can be opened: not on Windows."""
-    if os.name != "posix":
+def sync(path: Path) -> None:
+    """Make what a file holds last, or the names in a folder; on Windows none can be opened."""
+    if path.is_dir() and os.name != "posix":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
