@@ -295,7 +295,7 @@ def test_launches_compile_with_the_arguments_they_get(compiling, shape, with_, c
     assert not seen.names & WAITS
     if with_:
         # What was chosen can be kept in a file (TRITON_CACHE_AUTOTUNING=1), as plain values only.
-        (key,) = launch._tuned("key_gradients", E, 32, True).cache
+        (key,) = launch._tuned("key_gradients", E, 32, causal).cache
         assert json.loads(json.dumps(key)) == list(key)
 
 

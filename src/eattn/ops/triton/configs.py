@@ -78,10 +78,11 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, 
 def row_of_slot(cu_seqlens: Tensor, chunk: int, count: int) -> Tensor:
     """Which sequence each chunk belongs to, without asking the device how long they are.
 
-    One of them for any offsets, wrong ones too: those on a card are not checked.
+    Offsets on a card are not checked. Of wrong ones, too, a chunk gets a sequence that begins no
+    later, or the first: so it does not lie before the first token.
     """
-    starts = cu_seqlens[:-1].long() // chunk
+    starts = cu_seqlens[:-1].long().clamp(min=0) // chunk
     starts += torch.arange(len(starts), device=starts.device)
     each = torch.arange(count, device=starts.device)
-    rows = torch.searchsorted(starts, each, right=True).sub_(1)
+    rows = torch.searchsorted(starts.cummax(0).values, each, right=True).sub_(1)
     return rows.clamp_(min=0).int()

@@ -57,11 +57,7 @@ def query(q, E: tl.constexpr):
     else:
         a = tl.abs(q)
         a = tl.where(a < 1.0, 1.0, tl.where(a > E.cap, E.cap, a))
-        r = 1.0 / a
-        first = tl.full(q.shape, 1.0, E.real)
-        for _ in tl.static_range(E.terms // 2):
-            first = first * (r * r)
-        return q, q, first
+        return q, q, tl.exp2(tl.log2(a) * (1.0 - E.terms))
 
 
 @triton.jit

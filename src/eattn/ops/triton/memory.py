@@ -36,8 +36,7 @@ def chunk_of(slot, cu_ptr, row_ptr, L, CHUNK: tl.constexpr):
         row = tl.load(row_ptr + slot)
     batch, begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
     before = (slot - first) * CHUNK
-    # Wrong offsets make the slot of another sequence of it: it then has no tokens.
-    count = tl.where(before < 0, 0, tl.minimum(count - before, CHUNK))
+    count = tl.minimum(count - before, CHUNK)
     return row, batch, begin + before, tl.maximum(count, 0).to(tl.int32)
 
 
