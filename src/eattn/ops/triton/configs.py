@@ -19,7 +19,8 @@ class Config:
 CHOICES = {
     9: (Config(1, 4), Config(4, 4)),
     17: (Config(1, 4), Config(4, 2)),
-    33: (Config(1, 2), Config(4, 1)),
+    25: (Config(1, 2), Config(4, 1)),
+    33: (Config(1, 1), Config(4, 1)),
 }
 
 
@@ -27,7 +28,7 @@ CHOICES = {
 FUSED = {
     9: CHOICES[9],
     13: CHOICES[17],
-    17: (Config(1, 1), Config(4, 1)),
+    17: CHOICES[33],
 }
 
 
