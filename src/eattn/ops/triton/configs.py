@@ -15,19 +15,17 @@ class Config:
     tile: int  # tokens asked of memory at once
 
 
-# By the most terms they are for: the more terms, the fewer tokens fit beside them.
+# By the most terms they are for. The more terms, the fewer tokens fit beside them, and the more
+# there is to compute while one is waited for.
 CHOICES = {
     9: (Config(1, 4), Config(4, 4)),
-    17: (Config(1, 4), Config(4, 2)),
-    25: (Config(1, 2), Config(4, 1)),
+    15: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 1), Config(4, 1)),
 }
-
-
 # One pass keeps the sums of a chunk and those before it: twice as many.
 FUSED = {
     9: CHOICES[9],
-    13: CHOICES[17],
+    13: CHOICES[15],
     17: CHOICES[33],
 }
 
