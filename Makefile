@@ -34,7 +34,7 @@ demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not full"
 
-test-all: test  ## and whole matrices of the GPU kernels: hours
+test-all: test  ## and whole matrices of the GPU kernels: an hour
 	$(BIN)/python -m pytest -n auto --dist worksteal -m full -v
 
 check: $(STAMP)  ## lint, format and types
