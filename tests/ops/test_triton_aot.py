@@ -37,7 +37,7 @@ FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
 # All of them, since a compiler may keep few terms in memory and not many.
 EXPANSIONS = [*TAYLOR.values(), *map(Quadrature, NODES)]
 # Those with the most terms of the lists of choices.
-MOST = [Taylor(8), Quadrature(9), Taylor(14), Quadrature(15), Taylor(16), Quadrature(33)]
+MOST = [Taylor(8), Quadrature(9), Taylor(12), Quadrature(13), Taylor(16), Quadrature(33)]
 ONE_FORM = {"states", "merge", "step"}  # causal or not
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 

@@ -19,13 +19,13 @@ class Config:
 # there is to compute while one is waited for.
 CHOICES = {
     9: (Config(1, 4), Config(4, 4)),
-    15: (Config(1, 4), Config(4, 2)),
+    13: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 1), Config(4, 1)),
 }
 # One pass keeps the sums of a chunk and those before it: twice as many.
 FUSED = {
     9: CHOICES[9],
-    13: CHOICES[15],
+    13: CHOICES[13],
     17: CHOICES[33],
 }
 
