@@ -41,7 +41,6 @@ def pytest_configure(config):
     configs.SHORTEST = configs.LONGEST = SHORT
     configs.MERGE = configs.Config(1, 2)
     configs.CHOICES = {33: (configs.MERGE,)}
-    configs.FUSED = {17: (configs.MERGE,)}
     if config.getoption("--cut") == "fused":
         configs.WARPS = 1  # one is enough: every forward is a single pass
     # NumPy, in the place of a GPU, says so when it makes a NaN; and how older Tritons use it.

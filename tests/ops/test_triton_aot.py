@@ -36,7 +36,7 @@ TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
 FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
 # All of them, since a compiler may keep few terms in memory and not many.
 EXPANSIONS = [*TAYLOR.values(), *map(Quadrature, NODES)]
-# Those with the most terms of the lists of choices.
+# Those with the most terms of each list of choices.
 MOST = [Taylor(8), Quadrature(9), Taylor(12), Quadrature(13), Taylor(16), Quadrature(33)]
 ONE_FORM = {"states", "merge", "step"}  # causal or not
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -138,7 +138,7 @@ CHOSEN += [("fused", other) for other in TARGETS if other != "sm_90"]
 
 @pytest.mark.parametrize(("name", "target"), CHOSEN)
 def test_the_usual_call_compiles_and_does_not_spill(name, target, tmp_path):
-    config = FIXED[name] if name in FIXED else choices(name, 7)[1]
+    config = FIXED.get(name, choices(7)[1])
     assert_fits(compiled(name, target, config, Taylor(6)), target, tmp_path)
 
 
@@ -161,7 +161,7 @@ CALLED = [
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "expansion", "causal", "target"), CALLED)
 def test_nothing_the_autotuner_may_choose_spills(name, expansion, causal, target, tmp_path):
-    for config in [FIXED[name]] if name in FIXED else choices(name, expansion.terms):
+    for config in [FIXED[name]] if name in FIXED else choices(expansion.terms):
         binary = compiled(name, target, config, expansion, causal=causal)
         assert_fits(binary, target, tmp_path)
 
@@ -171,7 +171,7 @@ def test_nothing_the_autotuner_may_choose_spills(name, expansion, causal, target
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
 def test_a_plain_call_on_narrow_inputs_does_not_spill(name, dtype, target, tmp_path):
-    config = FIXED[name] if name in FIXED else choices(name, 7)[0]
+    config = FIXED.get(name, choices(7)[0])
     options = dict(dtype=dtype, everything=False)
     assert_fits(compiled(name, target, config, Taylor(6), **options), target, tmp_path)
 
@@ -182,7 +182,7 @@ def test_a_plain_call_on_narrow_inputs_does_not_spill(name, dtype, target, tmp_p
 @pytest.mark.parametrize("name", ["query_gradients", "key_gradients"])
 def test_gradients_of_narrow_inputs_do_not_spill(name, expansion, target, tmp_path):
     """They need the most registers."""
-    for config in choices(name, expansion.terms):
+    for config in choices(expansion.terms):
         binary = compiled(name, target, config, expansion, dtype=torch.bfloat16)
         assert_fits(binary, target, tmp_path)
 
@@ -193,7 +193,7 @@ def test_gradients_of_narrow_inputs_do_not_spill(name, expansion, target, tmp_pa
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
 def test_float64_compiles(name, expansion, target):
     """Registers or not: it is for checking, not for speed."""
-    config = FIXED[name] if name in FIXED else choices(name, expansion.terms)[0]
+    config = FIXED.get(name, choices(expansion.terms)[0])
     assert compiled(name, target, config, expansion, real=torch.float64).asm
 
 
@@ -238,7 +238,6 @@ def compiling(monkeypatch):
 
     few = (Config(1, 1), Config(2, 1))  # enough to be chosen from, and quick to compile
     monkeypatch.setattr(configs, "CHOICES", {33: few})
-    monkeypatch.setattr(configs, "FUSED", {17: few})
     monkeypatch.setattr(launch, "MERGE", Config(1, 1))
     monkeypatch.setattr(JITFunction, "run", compile_only)
     held = "_active" if "_active" in vars(driver) else "active"  # as in Triton 3.4

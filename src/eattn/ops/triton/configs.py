@@ -22,18 +22,11 @@ CHOICES = {
     13: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 1), Config(4, 1)),
 }
-# One pass keeps the sums of a chunk and those before it: twice as many.
-FUSED = {
-    9: CHOICES[9],
-    13: CHOICES[13],
-    17: CHOICES[33],
-}
 
 
-def choices(name: str, terms: int) -> tuple[Config, ...]:
-    """All that the autotuner may choose from, for a kernel."""
-    known = FUSED if name == "fused" else CHOICES
-    return next(some for most, some in known.items() if terms <= most)
+def choices(terms: int) -> tuple[Config, ...]:
+    """All that the autotuner may choose from."""
+    return next(some for most, some in CHOICES.items() if terms <= most)
 
 
 MERGE = Config(1, 8)  # of the walk over the chunks: short, and not worth tuning
@@ -42,7 +35,7 @@ STEP = Config(1, 1)  # of one token: nothing to tune, and nothing may be timed w
 SHORTEST, LONGEST = 64, 256  # tokens in a chunk
 WARPS = 1024  # that fill a card: 8 for each of 128 multiprocessors
 LANES = 32  # channels counted as a warp
-FUSED_TERMS = max(FUSED)  # up to which the sums of one pass fit into registers
+FUSED_TERMS = 17  # up to which the sums of a chunk and those before it fit into registers
 
 
 def chunk_length(rows: int, L: int, D: int) -> int:

@@ -57,7 +57,7 @@ def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
     It is run many times over, and where `lent` must find what it has overwritten: see `_adjoints`.
     """
     kernel = KERNELS[name]
-    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(name, E.terms)]
+    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms)]
     key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
     again = ["a_ptr", "y_ptr"] if lent else None
     return triton.autotune(some, key=key, restore_value=again)(kernel)
@@ -79,7 +79,7 @@ class _Call:
         self, name: str, programs: int, *args: Any, lent: bool = False, **options: Any
     ) -> None:
         if INTERPRETED:
-            return self.fixed(name, choices(name, self.E.terms)[0], (programs,), *args, **options)
+            return self.fixed(name, choices(self.E.terms)[0], (programs,), *args, **options)
         if programs:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
