@@ -130,7 +130,7 @@ def refusals(folder: Path) -> dict[str, str]:
         torn.mkdir()
         (torn / "last.pt").write_bytes(b"nothing")
         Checkpoint(folder / "own of 0").save({})
-    Processes.here().wait()
+    Processes.here().gather(None)  # all see what the first has made
     configs = {
         "damaged": replace(CONFIG, checkpoint=damaged),
         "torn": replace(CONFIG, checkpoint=torn),

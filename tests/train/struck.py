@@ -46,7 +46,7 @@ def main(folder: Path, struck: int | None) -> None:
         result = {"resumed": resumed, "whole": run(folder / "other", None)}
         if processes.first:
             torch.save(result, folder / "result.pt")
-        processes.wait()
+        processes.gather(None)  # all are here
 
 
 if __name__ == "__main__":

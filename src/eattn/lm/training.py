@@ -114,8 +114,15 @@ def learn(
 
     corpus = Corpus(rows)
     config = settings.training(len(corpus), **places)
-    judge: Any = dict(evaluate=evaluate, metric=METRIC, better="lower")
-    task = Task(corpus, loss, **judge, data=text.fingerprint, cut=sliced)
+    task = Task(
+        corpus,
+        loss,
+        evaluate,
+        metric=METRIC,
+        better="lower",
+        data=text.fingerprint,
+        cut=sliced,
+    )
     history = train(model, task, config, progress=progress)
     return Learnt(model, tokenizer, history, config.batch_size * settings.length)
 

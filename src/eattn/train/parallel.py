@@ -164,11 +164,6 @@ class Processes:
             return cast(T, self.tell(evaluate()))
         return self.once(evaluate)
 
-    def wait(self) -> None:
-        """For all others."""
-        if self.count > 1:
-            self.gather(None)  # on any backend, and without a device to name
-
 
 _BLOCKS = itertools.count()
 _HERE: ContextVar[Processes | None] = ContextVar("processes", default=None)
@@ -255,8 +250,7 @@ def _meet(timeout: timedelta | None) -> None:
     store = dist.PrefixStore(f"block {next(_BLOCKS)}", store)
     # A run may be on the CPU where there are cards, too.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    options: Any = dict(store=store, rank=rank, world_size=count, timeout=timeout)
-    dist.init_process_group(backend, **options)
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
 
 
 @functools.cache
