@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
 	@touch $@
 
 demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.html, five minutes
-	$(BIN)/eattn demo
+	$(BIN)/python -m paper demo
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not full"
@@ -43,10 +43,10 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## measure the operator against its performance contract
-	$(BIN)/eattn bench op
+	$(BIN)/python -m paper bench op
 
 readme: $(STAMP)  ## fill the tables of README.md from results/
-	$(BIN)/python -m eattn.report.readme
+	$(BIN)/python -m paper.report.readme
 
 format: $(STAMP)  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .
@@ -55,5 +55,5 @@ format: $(STAMP)  ## let ruff rewrite the sources
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f src/eattn/ops/_native.so
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests paper -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -maxdepth 1 -name '*.egg-info' -exec rm -rf {} +

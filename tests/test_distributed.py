@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import cuts
+import distributed_worker as slices
 import pytest
-import ranks
-import slices
+import sequence_parallel_worker as cuts
 import torch
 import torch.distributed as dist
-from slices import CASES, EXPANSIONS, LENGTHS, B, D
+import torchrun_helpers as ranks
+from distributed_worker import CASES, EXPANSIONS, LENGTHS, B, D
 from torch.testing import assert_close
 
 import eattn

@@ -13,19 +13,16 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # Lowest first; a unit may import those below it, never one beside or above it.
 LAYERS = [
-    {"data", "report"},  # leaves
+    {"data", "plots"},  # leaves
     {"ops"},
     {"distributed"},
     {"nn"},
     {"models"},
     {"train"},
     {"info"},
-    {"bench", "timeseries", "hf", "diagnosis"},
+    {"timeseries", "hf", "diagnosis"},
     {"lm"},
     {"export"},
-    {"reproduce"},
-    {"demo"},
-    {"commands"},
     {"cli"},
     {"__main__"},
 ]
@@ -46,7 +43,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def unit(module: str) -> str | None:
-    """`bench` of eattn.bench.op; None outside eattn and for what its lazy root exports."""
+    """`bench` of paper.bench.op; None outside eattn and for what its lazy root exports."""
     parts = module.split(".")
     name = parts[1] if parts[0] == "eattn" and len(parts) > 1 else None
     return name if name in LEVEL else None
@@ -72,15 +69,15 @@ def test_only_series_knows_the_backends():
     """And info, which tells how the kernel was built, and a benchmark of one of them."""
     others = [path for path in FILES if path.parent.name != "triton"]  # a package, not a file
     known = {path.name for path in others for module in imports(path) if is_backend(module)}
-    # exported: eager, for torch.export
-    assert known <= {"series.py", "info.py", "exported.py", "gpu.py"}
+    # traceable: eager, for torch.export
+    assert known <= {"series.py", "info.py", "traceable.py"}
 
 
 def is_backend(module: str) -> bool:
     return any(module == name or module.startswith(name + ".") for name in BACKENDS)
 
 
-@pytest.mark.parametrize("leaf", ["data", "report"])
+@pytest.mark.parametrize("leaf", ["data"])
 def test_leaves_import_neither_torch_nor_anything_of_ours(leaf):
     for path in (SRC / leaf).rglob("*.py"):
         for module in imports(path):
@@ -88,9 +85,7 @@ def test_leaves_import_neither_torch_nor_anything_of_ours(leaf):
             assert unit(module) in (None, leaf)
 
 
-@pytest.mark.parametrize(
-    "code", ["import eattn; dir(eattn)", "import eattn.cli", "import eattn.report.readme"]
-)
+@pytest.mark.parametrize("code", ["import eattn; dir(eattn)", "import eattn.cli"])
 def test_torch_is_imported_only_when_used(code):
     code += "; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

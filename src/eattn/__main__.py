@@ -7,7 +7,7 @@ from eattn.cli import main
 
 code = main()
 if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun
-    from eattn.train.parallel import leave
+    from eattn.train.processes import leave
 
     leave(code)
 sys.exit(code)

@@ -126,7 +126,7 @@ def no_pause(monkeypatch):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache, no data folder, and no packages that ship sets."""
-    monkeypatch.setattr("eattn.data.places.cache_dir", lambda: tmp_path / "cache")
-    monkeypatch.setattr("eattn.data.places._shipped", lambda package: [])
+    monkeypatch.setattr("eattn.data.locate.cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr("eattn.data.locate._shipped", lambda package: [])
     monkeypatch.delenv("EATTN_DATA", raising=False)
     return tmp_path / "cache"

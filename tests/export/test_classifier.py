@@ -5,8 +5,8 @@ import torch
 
 pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
 
-from cases import draw
-from exporting import CLOSE, Exported, state_of
+from export_helpers import CLOSE, Exported, state_of
+from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn import Quadrature, export

@@ -5,14 +5,14 @@ import torch
 
 pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
 
-from cases import draw
-from exporting import CLOSE, SIZES, Exported, assert_same, state_of
+from export_helpers import CLOSE, SIZES, Exported, assert_same, state_of
+from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn import export
 from eattn.export import forecaster
 from eattn.models import Forecaster
-from eattn.timeseries.rolling import read, roll_out
+from eattn.timeseries.rollout import read, roll_out
 
 FIELDS = ("month", "hour")
 C = 2

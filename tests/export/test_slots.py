@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("onnxruntime", reason='needs pip install "eattn[export]"')
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from exporting import CLOSE, Exported, state_of
-from language import ids, make, padded
+from export_helpers import CLOSE, Exported, state_of
+from hf_helpers import ids, make, padded
 from torch.testing import assert_close
 
 from eattn import export

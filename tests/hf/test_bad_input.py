@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from language import VOCAB, ids, make
+from hf_helpers import VOCAB, ids, make
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, DynamicCache
 
 from eattn.hf import EACache, EAForCausalLM, EAForMaskedLM, EAModel
@@ -180,7 +180,7 @@ def test_without_transformers_the_extra_is_named():
     code = """
 import sys
 sys.modules["transformers"] = None
-for name in ("eattn.hf", "eattn.lm", "eattn.lm.run", "eattn.lm.bench"):
+for name in ("eattn.hf", "eattn.lm", "eattn.lm.run", "paper.bench.generate"):
     try:
         __import__(name)
     except ImportError as error:

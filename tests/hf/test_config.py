@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from language import config
+from hf_helpers import config
 from transformers import (
     AutoConfig,
     AutoModel,

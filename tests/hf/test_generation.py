@@ -21,8 +21,8 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from language import MIXERS, SHAPES, VOCAB, ids, padded
-from language import make as made
+from hf_helpers import MIXERS, SHAPES, VOCAB, ids, padded
+from hf_helpers import make as made
 from torch.testing import assert_close
 from transformers import (
     GenerationMixin,

@@ -33,7 +33,7 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from language import MIXERS, SHAPES, VOCAB, config, ids, make, padded
+from hf_helpers import MIXERS, SHAPES, VOCAB, config, ids, make, padded
 from torch.testing import assert_close
 
 from eattn.hf import (

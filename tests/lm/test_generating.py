@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from language import VOCAB, ids, make
+from hf_helpers import VOCAB, ids, make
 
 from eattn.lm import Sampling, byte_tokenizer, generating, stream
 from eattn.lm.generating import Generation

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import ranks
-import sharing
-from sharing import MODES, RUNS
+import data_parallel_worker as sharing
+import torchrun_helpers as ranks
+from data_parallel_worker import MODES, RUNS
 
 
 @pytest.fixture(scope="module")

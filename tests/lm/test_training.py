@@ -8,14 +8,14 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from prose import TINY, documents, text
+from text_helpers import TINY, documents, text
 from torch.testing import assert_close
 
 from eattn.data.packing import Packed
 from eattn.data.text import Document, Text
 from eattn.hf import EAForCausalLM
 from eattn.lm import Corpus, Settings, bits_per_byte, byte_tokenizer, learn, train_bpe, training
-from eattn.lm.tokens import BYTES, encode
+from eattn.lm.tokenizer import BYTES, encode
 from eattn.lm.training import byte_counts, loss
 
 MIXERS = ("ea-2", "ea-6", "ea", "ea-q17", "sa", "la")

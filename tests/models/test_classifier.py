@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import draw
+from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn.models import SequenceClassifier

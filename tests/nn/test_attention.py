@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from mixing import MASKS, causals, differentiate, same, tokens
+from mixer_helpers import MASKS, causals, differentiate, same, tokens
 
 import eattn
 from eattn import State, Taylor

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from mixing import CONVOLVED, HEADED, NAMES, SERIES, causals, fresh, names
+from mixer_helpers import CONVOLVED, HEADED, NAMES, SERIES, causals, fresh, names
 
 from eattn.nn import MIXERS, Mixer, check_mixer, make_mixer
 

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import causals, draw
+from op_helpers import causals, draw
 from torch.testing import assert_close
 
 from eattn.nn import MIXERS

@@ -6,7 +6,7 @@ That parallel, chunked, stepwise, padded and packed agree is tested with every m
 import pytest
 import torch
 import torch.nn.functional as F
-from mixing import same, tokens
+from mixer_helpers import same, tokens
 
 from eattn.nn import Convolved, ShortConv, TransformerBlock, make_mixer
 

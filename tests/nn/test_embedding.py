@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from cases import draw
+from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn.nn.embedding import (

@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from cases import draw
+from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn.nn import MIXERS

@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from mixing import MASKS, MODES, differentiate, make, modes, names, poisoned_memory, same, tokens
+from mixer_helpers import (
+    MASKS,
+    MODES,
+    differentiate,
+    make,
+    modes,
+    names,
+    poisoned_memory,
+    same,
+    tokens,
+)
 from torch import Tensor
 
 from eattn.nn import Mixer

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from mixing import MASKS, causals, differentiate, make, names, same, tokens
+from mixer_helpers import MASKS, causals, differentiate, make, names, same, tokens
 from torch.utils.checkpoint import checkpoint
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from cases import EVERY_BACKEND, backends, causals, draw, expansions
+from op_helpers import EVERY_BACKEND, backends, causals, draw, expansions
 
 from eattn import ea, ea_series
 from eattn.ops import reference

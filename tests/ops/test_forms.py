@@ -4,9 +4,18 @@ import itertools
 
 import pytest
 import torch
-from cases import EVERY_BACKEND, EVERY_EXPANSION, Case, assert_near, backends, draw, oracle, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from op_helpers import (
+    EVERY_BACKEND,
+    EVERY_EXPANSION,
+    Case,
+    assert_near,
+    backends,
+    draw,
+    oracle,
+    run,
+)
 from torch import Tensor
 
 from eattn import State, Taylor, accumulate, ea_series, ea_series_step, readout

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from cases import backends, causals, draw
+from op_helpers import backends, causals, draw
 from torch.utils.checkpoint import checkpoint
 
 from eattn import Quadrature, State, Taylor, ea, ea_series, ea_series_step, readout

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import assert_near, backends, causals, draw
+from op_helpers import assert_near, backends, causals, draw
 
 from eattn import Quadrature, ea_series
 from eattn.ops import ea, reference

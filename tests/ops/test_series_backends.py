@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from cases import Case, assert_answers, backends, causals, expansions, expected, make, oracle, run
+from op_helpers import (
+    Case,
+    assert_answers,
+    backends,
+    causals,
+    expansions,
+    expected,
+    make,
+    oracle,
+    run,
+)
 
 from eattn import Quadrature, Taylor
 

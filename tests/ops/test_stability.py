@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import Case, assert_near, backends, causals, draw, make, oracle, run
+from op_helpers import Case, assert_near, backends, causals, draw, make, oracle, run
 
 from eattn import Taylor, accumulate, ea_series, readout
 from eattn.ops import reference

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from cases import draw
+from op_helpers import draw
 
 from eattn import State, accumulate, ea_series, ea_series_step, readout
 

@@ -38,7 +38,7 @@ def interpreted(*arguments: str, cut: str = "chunks") -> int:
         "HIP_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "interpreted", "--cut", cut]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "interpreted_helpers", "--cut", cut]
     command += ["-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
@@ -109,7 +109,7 @@ def test_the_whole_matrix_holds_when_interpreted(file, cut):
 @installed
 @interpretable
 def test_decoding_and_traffic_when_interpreted():
-    interpreted(str(TESTS / "ops" / "interpreted_triton.py"))
+    interpreted(str(TESTS / "ops" / "triton_worker.py"))
 
 
 def test_without_triton_it_says_how_to_get_it(monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import make
+from op_helpers import make
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eattn import Quadrature, State, Taylor

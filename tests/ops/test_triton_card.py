@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import causals, draw
+from op_helpers import causals, draw
 
 from eattn import Quadrature, State, Taylor, ea_series, ea_series_step
 from eattn.ops import triton

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from eattn.models import Forecaster
 from eattn.timeseries.conformal import extended, offsets
-from eattn.timeseries.frames import rows_of
-from eattn.timeseries.grid import records
-from eattn.timeseries.material import Material
-from eattn.timeseries.rolling import read, roll_out
+from eattn.timeseries.dataset import Material
+from eattn.timeseries.inputs import rows_of
+from eattn.timeseries.regularize import records
+from eattn.timeseries.rollout import read, roll_out
 from eattn.timeseries.windows import WindowCases, Windows, errors, forecast, rollout_loss
 
 

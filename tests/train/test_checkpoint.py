@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from train.problem import net, plain
+from train.problem_helpers import net, plain
 
 from eattn.train import Checkpoint, CheckpointError, Processes, TrainConfig, checkpoint, train
 

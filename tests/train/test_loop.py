@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from train.problem import judged, loss, net, plain, points, same, timeless, weights
+from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
 
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.train import ListCases, Task, TensorCases, TrainConfig, isolated, train

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from train.problem import loss, net, points, same, weights
+from train.problem_helpers import loss, net, points, same, weights
 
 from eattn.train import Task, TensorCases, TrainConfig, TrainingError, train
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from train.problem import loss, net, points, weights
+from train.problem_helpers import loss, net, points, weights
 
 from eattn.train import Plan, Task, TensorCases, TrainConfig, make_optimizer, train
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from train.problem import COUNT, loss, net, points, same, weights
+from train.problem_helpers import COUNT, loss, net, points, same, weights
 
 from eattn.models import SequenceClassifier
 from eattn.train import Task, TensorCases, TrainConfig, TrainingError, isolated, train

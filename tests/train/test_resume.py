@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from train.problem import judged, loss, net, plain, points, same, timeless, weights
+from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
 
 from eattn.models import SequenceClassifier
 from eattn.train import Checkpoint, Task, TensorCases, TrainConfig, isolated, train
@@ -22,7 +22,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(tmp_path):
     """SIGKILL in every part of the loop and of writing a checkpoint; see killed.py."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     answer = subprocess.run(
-        [sys.executable, "-m", "train.killed", str(tmp_path), "11", "197"],
+        [sys.executable, "-m", "train.kill_worker", str(tmp_path), "11", "197"],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,

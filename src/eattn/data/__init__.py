@@ -5,7 +5,7 @@ It needs numpy; tables need pandas (`pip install "eattn[timeseries]"`). Nothing 
 
 from eattn.data.catalog import CATALOG, DataSet, look_up
 from eattn.data.forecasting import Cuts, cuts, load_forecasting, windows
-from eattn.data.places import Found, cache_dir, find, get, locate
+from eattn.data.locate import Found, cache_dir, find, get, locate
 from eattn.data.tables import Table, read_table
 from eattn.data.uea import Cases, load_classification, read_ts
 

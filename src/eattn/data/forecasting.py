@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eattn.data.catalog import look_up
-from eattn.data.places import Folder, find
+from eattn.data.locate import Folder, find
 from eattn.data.tables import Table, read_table
 
 Split = Literal["chronological", "random"]

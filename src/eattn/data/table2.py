@@ -8,7 +8,7 @@ import numpy as np
 
 from eattn.data.catalog import CATALOG, DataSet
 from eattn.data.forecasting import load_forecasting
-from eattn.data.places import Folder, Found, locate
+from eattn.data.locate import Folder, Found, locate
 from eattn.data.uea import Cases, load_classification
 
 if TYPE_CHECKING:

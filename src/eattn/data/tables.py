@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eattn.data.files import stem
-from eattn.data.rows import Place, check_given, need_pandas, read_rows
-from eattn.data.times import parse_times, time_column
+from eattn.data.parse_times import parse_times, time_column
+from eattn.data.read_csv import Place, check_given, need_pandas, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eattn.data.files import read_bytes, stem
-from eattn.data.places import Folder, find
+from eattn.data.locate import Folder, find
 
 COMMENTS = (b"#", b"%")
 

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from eattn.export import classifier, forecaster
-from eattn.export.folder import save
+from eattn.export.bundle import save
 from eattn.export.graph import Graph, Port
 from eattn.models import Forecaster, SequenceClassifier
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from eattn.export.checks import check_sequence, longest
 from eattn.export.graph import BATCH, LENGTH, Graph, Port
-from eattn.export.limits import check_sequence, longest
 from eattn.export.state import Layers, Named, ports
 from eattn.models import SequenceClassifier
-from eattn.models.tokens import SeriesEmbedding
+from eattn.models.series_embedding import SeriesEmbedding
 from eattn.nn import EncoderState
 
 

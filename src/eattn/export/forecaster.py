@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eattn.export.checks import check_sequence, longest
 from eattn.export.classifier import calendar_port
 from eattn.export.graph import BATCH, LENGTH, Graph, Port
-from eattn.export.limits import check_sequence, longest
 from eattn.export.state import Layers, Named, ports
 from eattn.models import Forecaster, ForecasterState
-from eattn.models.tokens import from_front, to_front
+from eattn.models.series_embedding import from_front, to_front
 from eattn.nn import EncoderState
 
 

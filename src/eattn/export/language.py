@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eattn.export.checks import check_sequence, longest
 from eattn.export.graph import BATCH, LENGTH, Graph, Port
-from eattn.export.limits import check_sequence, longest
 from eattn.export.state import Layers, Named, ports
 from eattn.hf import EACache, EAForCausalLM
 

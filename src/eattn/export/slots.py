@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eattn.nn.mixer import places
-from eattn.nn.states import ConvState, KVCache
+from eattn.nn.base import places
+from eattn.nn.decoding_state import ConvState, KVCache
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 from eattn.export.graph import BATCH, Port
 from eattn.export.slots import Slots, at, slotted
 from eattn.nn import DecodingState, TransformerBlock
-from eattn.nn.states import ConvState, KVCache, parts, rebuilt
+from eattn.nn.decoding_state import ConvState, KVCache, parts, rebuilt
 
 Named = dict[str, Tensor]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eattn.hf.cache import EACache
-from eattn.nn.mixer import tokens_before
+from eattn.nn.base import tokens_before
 
 COLLATOR = "cu_seq_lens_q"  # what transformers' own collator for packed sequences calls offsets
 

@@ -5,10 +5,10 @@ generates in memory that does not grow. It needs `pip install "eattn[hf]"`.
 """
 
 import eattn.hf  # noqa: F401 - first: without transformers it says what to install
-from eattn.lm.folder import load, save
+from eattn.lm.checkpoint_dir import load, save
 from eattn.lm.generating import Sampling, stream
 from eattn.lm.settings import Settings
-from eattn.lm.tokens import byte_tokenizer, train_bpe
+from eattn.lm.tokenizer import byte_tokenizer, train_bpe
 from eattn.lm.training import Corpus, Learnt, bits_per_byte, learn
 
 __all__ = [

@@ -14,7 +14,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from eattn.hf import EACache, EAForCausalLM
 from eattn.hf.model import not_a_number
-from eattn.lm.tokens import writer
+from eattn.lm.tokenizer import writer
 from eattn.train.config import check_number
 
 CHUNK = 1024  # tokens of a prompt that are read at once

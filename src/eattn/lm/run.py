@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eattn.data.text import Text, load_text
-from eattn.lm import folder
+from eattn.lm import checkpoint_dir
 from eattn.lm.settings import Settings
 from eattn.lm.training import Learnt, learn
 from eattn.train import torchrun
@@ -30,22 +30,22 @@ def run(
     Under torchrun, `fsdp` and `sequence_parallel` say how processes share the work; `out` must be
     a folder that all of them see. None in all processes but the first.
     """
-    folder.check_free(out, force=force)
+    checkpoint_dir.check_free(out, force=force)
     with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
         text = load_text(files)
         # All have looked before one writes.
-        going = processes.together(lambda: folder.goes_on(out, text, settings, force=force))
-        processes.once(lambda: None if going else folder.begin(out, text, settings))
-        checkpoint = out / folder.CHECKPOINT
+        going = processes.together(lambda: checkpoint_dir.goes_on(out, text, settings, force=force))
+        processes.once(lambda: None if going else checkpoint_dir.begin(out, text, settings))
+        checkpoint = out / checkpoint_dir.CHECKPOINT
         learnt = learn(
             text,
             settings,
-            tokenizer=folder.tokenizer_of(checkpoint),
+            tokenizer=checkpoint_dir.tokenizer_of(checkpoint),
             progress=progress,
             device=device,
             tensorboard=tensorboard,
             checkpoint=checkpoint,
             checkpoint_seconds=EVERY,
         )
-        processes.once(lambda: folder.save(learnt, out, text, settings))
+        processes.once(lambda: checkpoint_dir.save(learnt, out, text, settings))
         return (learnt, text) if processes.first else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eattn.hf import EAConfig
-from eattn.lm.tokens import BYTES
+from eattn.lm.tokenizer import BYTES
 from eattn.train import Plan, TrainConfig
 
 TOKENIZERS = ("bytes", "bpe")

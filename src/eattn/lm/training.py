@@ -19,7 +19,7 @@ from eattn.distributed import Cut
 from eattn.distributed.exchange import total
 from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
-from eattn.lm.tokens import BYTES, byte_tokenizer, encode, spelling, train_bpe
+from eattn.lm.tokenizer import BYTES, byte_tokenizer, encode, spelling, train_bpe
 from eattn.train import History, Processes, Task, isolated, move, train
 
 METRIC = "bits_per_byte"

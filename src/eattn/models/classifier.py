@@ -10,11 +10,17 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.distributed.exchange import gathered, total
-from eattn.models.tokens import SeriesEmbedding, in_patches, last_of_all, last_real, to_front
+from eattn.models.series_embedding import (
+    SeriesEmbedding,
+    in_patches,
+    last_of_all,
+    last_real,
+    to_front,
+)
+from eattn.nn.base import check_size
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder
-from eattn.nn.mixer import check_size
 
 POOLINGS = ("mean", "max", "last", "flatten")
 

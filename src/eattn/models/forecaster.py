@@ -7,10 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from eattn.distributed import Cut
-from eattn.models.tokens import SeriesEmbedding, from_front, last_of_all, last_real, to_front
+from eattn.models.series_embedding import (
+    SeriesEmbedding,
+    from_front,
+    last_of_all,
+    last_real,
+    to_front,
+)
+from eattn.nn.base import check_bool, check_size
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.encoder import EncoderState, TransformerEncoder
-from eattn.nn.mixer import check_bool, check_size
 
 
 class ForecasterState(NamedTuple):

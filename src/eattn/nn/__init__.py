@@ -1,15 +1,15 @@
 """Layers: element-wise attention, the mechanisms it is compared with, and blocks of any of them."""
 
 from eattn.nn.attention import ElementwiseAttention, set_expansion
+from eattn.nn.base import Mixer
 from eattn.nn.block import TransformerBlock, TransformerConfig
 from eattn.nn.conv import Convolved, ShortConv
+from eattn.nn.decoding_state import DecodingState
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
 from eattn.nn.encoder import EncoderState, TransformerEncoder
-from eattn.nn.mixer import Mixer
-from eattn.nn.mixers import MIXERS, check_mixer, make_mixer
-from eattn.nn.placement import Placement
-from eattn.nn.stand_in import MultiheadStandIn, replace_attention
-from eattn.nn.states import DecodingState
+from eattn.nn.multihead_adapter import MultiheadStandIn, replace_attention
+from eattn.nn.qk_range import Placement
+from eattn.nn.registry import MIXERS, check_mixer, make_mixer
 
 __all__ = [
     "MIXERS",

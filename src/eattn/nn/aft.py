@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eattn.nn.mixer import Mixer, check_size, projection
-from eattn.nn.states import KVCache, check_cache
+from eattn.nn.base import Mixer, check_size, projection
+from eattn.nn.decoding_state import KVCache, check_cache
 from eattn.ops import baselines
 
 

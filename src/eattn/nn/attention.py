@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.distributed import ea_series as ea_series_of_slices
-from eattn.nn.mixer import Mixer, check_bool, check_tokens, projection, real
-from eattn.nn.placement import SPREAD, Center, Placement
-from eattn.nn.states import KVCache, check_cache
+from eattn.nn.base import Mixer, check_bool, check_tokens, projection, real
+from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.qk_range import SPREAD, Center, Placement
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after

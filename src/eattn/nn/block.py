@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 from torch import Tensor, nn
 
 from eattn.distributed import Cut
-from eattn.nn.mixer import check_bool, check_size, check_tokens, real
-from eattn.nn.mixers import check_mixer, make_mixer
+from eattn.nn.base import check_bool, check_size, check_tokens, real
+from eattn.nn.registry import check_mixer, make_mixer
 from eattn.ops.checks import check_mask
 
 Config = TypeVar("Config", bound="TransformerConfig")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.distributed.exchange import halo
-from eattn.nn.mixer import Mixer, check_size, check_tokens, places, tokens_before
-from eattn.nn.states import ConvState, check_shape
+from eattn.nn.base import Mixer, check_size, check_tokens, places, tokens_before
+from eattn.nn.decoding_state import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from eattn.nn.mixer import check_size, check_tokens, real
+from eattn.nn.base import check_size, check_tokens, real
 
 KINDS = ("linear", "conv")  # of embedding the values
 STD = 0.02  # of learned positions and times at the start, as in BERT

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.nn.block import TransformerBlock, TransformerConfig, configure
-from eattn.nn.states import DecodingState
+from eattn.nn.decoding_state import DecodingState
 
 
 class EncoderState(NamedTuple):

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from eattn.nn.mixer import Mixer, check_heads, projection
+from eattn.nn.base import Mixer, check_heads, projection
+from eattn.nn.decoding_state import LinearState, check_shape
 from eattn.nn.softmax import join_heads, split_heads
-from eattn.nn.states import LinearState, check_shape
 from eattn.ops import baselines
 
 

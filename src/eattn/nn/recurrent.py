@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.nn.mixer import Mixer
-from eattn.nn.states import Hidden, check_shape
+from eattn.nn.base import Mixer
+from eattn.nn.decoding_state import Hidden, check_shape
 from eattn.ops import baselines
 
 

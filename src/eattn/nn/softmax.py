@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from eattn.nn.mixer import Mixer, check_heads, check_size, projection
-from eattn.nn.states import KVCache, check_cache
+from eattn.nn.base import Mixer, check_heads, check_size, projection
+from eattn.nn.decoding_state import KVCache, check_cache
 from eattn.ops import baselines
 
 

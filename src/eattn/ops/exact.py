@@ -14,8 +14,8 @@ from torch import Tensor
 
 from eattn.ops import reference
 from eattn.ops.checks import check_qkv
-from eattn.ops.exported import exporting
 from eattn.ops.features import LOG2E
+from eattn.ops.traceable import exporting
 
 BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
 

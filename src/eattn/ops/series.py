@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from eattn.ops import eager, exported, native, triton
+from eattn.ops import eager, native, traceable, triton
 from eattn.ops.checks import (
     check_cu_seqlens,
     check_offsets,
@@ -229,12 +229,12 @@ def _apply(
         x is not None and x.requires_grad for x in (q, k, v, s, z)
     )
     inputs = (q, k, v, key_mask, cu_seqlens, s, z, shift)
-    if exported.exporting():
+    if traceable.exporting():
         if cu_seqlens is not None:
             raise ValueError("cu_seqlens cannot be exported: export padded sequences with key_mask")
         # An exported program must be made of plain operators.
         padded = (q, k, v, key_mask, s, z, shift)
-        y, *after, _ = exported.forward(padded, expansion=expansion, causal=causal)
+        y, *after, _ = traceable.forward(padded, expansion=expansion, causal=causal)
     elif save or _watched(q, k, v):
         y, *after, _ = torch.ops.eattn.ea_series(
             *inputs, expansion.terms, expansion.radius, causal, backend, save

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eattn.timeseries.frames import ID, VALUE, need_pandas
-from eattn.timeseries.grid import Record
+from eattn.timeseries.inputs import ID, VALUE, need_pandas
+from eattn.timeseries.regularize import Record
 from eattn.timeseries.scaling import Scale
 from eattn.timeseries.tracks import Reader, Track, begin
 

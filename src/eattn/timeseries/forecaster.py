@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from eattn.nn import check_mixer
-from eattn.nn.mixer import check_size
+from eattn.nn.base import check_size
 from eattn.timeseries import saved_forecaster, store
 from eattn.timeseries.backtesting import replay, with_truth
 from eattn.timeseries.conformal import check_quantiles, extended, offsets
-from eattn.timeseries.frames import ID, Rows, id_dtype, rows_of
-from eattn.timeseries.grid import Record, records
-from eattn.timeseries.material import Material, check_length, check_varies
+from eattn.timeseries.dataset import Material, check_length, check_varies
+from eattn.timeseries.freq import check_freq
+from eattn.timeseries.inputs import ID, Rows, id_dtype, rows_of
+from eattn.timeseries.regularize import Record, records
 from eattn.timeseries.scaling import Scale
 from eattn.timeseries.settings import plain, plain_params
-from eattn.timeseries.steps import check_freq
 from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
 from eattn.timeseries.training import calibration, config_of, design_of, learn
 from eattn.train import History, TrainConfig

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from eattn.models import Forecaster, ForecasterState
 from eattn.nn import EncoderState
-from eattn.nn.states import parts, rebuilt
-from eattn.timeseries.rolling import Reading, read, roll_out
+from eattn.nn.decoding_state import parts, rebuilt
+from eattn.timeseries.rollout import Reading, read, roll_out
 
 PIECE = 4096  # values read at once: what a pass needs must not grow with the history
 Named = dict[str, Tensor]

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from eattn.models import Forecaster
 from eattn.timeseries import store
-from eattn.timeseries.frames import need_pandas
+from eattn.timeseries.freq import Step
+from eattn.timeseries.inputs import need_pandas
 from eattn.timeseries.memory import Named, alike
 from eattn.timeseries.scaling import Scale
 from eattn.timeseries.settings import saved_params, usable
-from eattn.timeseries.steps import Step
 from eattn.timeseries.tracks import Reader, Track
 from eattn.train import isolated
 

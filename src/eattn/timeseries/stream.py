@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from eattn.timeseries.forecaster import NAME, EAForecaster
-from eattn.timeseries.frames import ID, LARGEST, TIME, VALUE, Rows, need_pandas
+from eattn.timeseries.inputs import ID, LARGEST, TIME, VALUE, Rows, need_pandas
 from eattn.timeseries.settings import plain
 from eattn.timeseries.tracks import Track
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields
-from eattn.timeseries.frames import ID, TIME, Rows, Values, need_pandas
-from eattn.timeseries.grid import Record, spread
+from eattn.timeseries.freq import Step, Time
+from eattn.timeseries.inputs import ID, TIME, Rows, Values, need_pandas
 from eattn.timeseries.memory import Memory, StateMemory, WindowMemory, forecast
-from eattn.timeseries.rolling import Reading
+from eattn.timeseries.regularize import Record, spread
+from eattn.timeseries.rollout import Reading
 from eattn.timeseries.scaling import Scale, carried_forward
-from eattn.timeseries.steps import Step, Time
 
 if TYPE_CHECKING:
     import pandas as pd

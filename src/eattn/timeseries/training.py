@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eattn.models import Forecaster
-from eattn.timeseries.material import Material
+from eattn.timeseries.dataset import Material
 from eattn.timeseries.settings import seed_of
 from eattn.timeseries.windows import errors, rollout_loss
 from eattn.train import History, Task, TrainConfig, isolated, train

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from eattn.distributed import Cut
 from eattn.models import Forecaster
-from eattn.nn.mixer import check_size
-from eattn.timeseries.rolling import read, roll_out
+from eattn.nn.base import check_size
+from eattn.timeseries.rollout import read, roll_out
 from eattn.train import move
 
 

@@ -4,16 +4,16 @@
 `config` for what can be chosen, `plan` for what follows from that, and `loop` for the loop.
 """
 
-from eattn.train.cases import Batch, Cases, ListCases, TensorCases, batches, move
 from eattn.train.checkpoint import Checkpoint
 from eattn.train.config import TrainConfig
+from eattn.train.dataset import Batch, Cases, ListCases, TensorCases, batches, move
 from eattn.train.errors import CheckpointError, TrainingError
 from eattn.train.history import History, Row
 from eattn.train.loop import train
 from eattn.train.optim import make_optimizer
-from eattn.train.parallel import Processes, torchrun
-from eattn.train.plan import Plan
-from eattn.train.seeds import isolated, seed_everything
+from eattn.train.processes import Processes, torchrun
+from eattn.train.rng import isolated, seed_everything
+from eattn.train.schedule import Plan
 from eattn.train.task import Task
 
 __all__ = [

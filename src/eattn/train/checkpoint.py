@@ -13,7 +13,7 @@ import torch
 from eattn.train.errors import CheckpointError, lost
 
 if TYPE_CHECKING:
-    from eattn.train.parallel import Processes
+    from eattn.train.processes import Processes
 
 FORMAT = 1
 NAME = "last.pt"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eattn.nn.mixer import check_bool, check_size
+from eattn.nn.base import check_bool, check_size
 
 CHOICES = {
     "optimizer": ("adamw", "radam"),

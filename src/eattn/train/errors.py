@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from eattn.train.cases import Batch
 from eattn.train.config import TrainConfig
+from eattn.train.dataset import Batch
 from eattn.train.sharding import local
 
 # What torch says when the other end of a connection is gone.

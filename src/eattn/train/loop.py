@@ -16,18 +16,18 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from eattn.train import sharding
-from eattn.train.cases import Batch, collate, move
 from eattn.train.checkpoint import Checkpoint
 from eattn.train.config import TrainConfig
+from eattn.train.dataset import Batch, collate, move
 from eattn.train.errors import CheckpointError, TrainingError, advice
 from eattn.train.history import History, Row, Standing
+from eattn.train.loggers import View, views
 from eattn.train.optim import make_optimizer
-from eattn.train.parallel import Processes
-from eattn.train.plan import Plan
 from eattn.train.precision import autocast, choose_device, choose_dtype, make_scaler
-from eattn.train.seeds import isolated, rng_state, set_rng_state
+from eattn.train.processes import Processes
+from eattn.train.rng import isolated, rng_state, set_rng_state
+from eattn.train.schedule import Plan
 from eattn.train.task import Task
-from eattn.train.views import View, views
 
 
 def train(

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from eattn.distributed import Cut
-from eattn.train.cases import Batch, Cases
+from eattn.train.dataset import Batch, Cases
 
 Loss = Tensor | tuple[Tensor, float]
 TRAIN_LOSS = "train_loss"  # the metric every run has, without an `evaluate`

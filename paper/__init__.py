@@ -1,0 +1,1 @@
+"""The study that argues for eattn: tables, figures, benchmarks and their results."""

@@ -1,0 +1,182 @@
+"""`eattn classify fit | predict | score`: labels for the series of a `.ts` file."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eattn.cli.output import check_out, write_text
+from eattn.cli.processes import Checkpoint, Fsdp, SequenceParallel
+from eattn.cli.source import blaming, read_cases
+
+if TYPE_CHECKING:
+    from eattn.data import Cases
+    from eattn.timeseries import EAClassifier
+
+app = typer.Typer(
+    help="Label time series, after a set of labelled ones.\n\n"
+    "Example: eattn classify fit TRAIN.ts --out model/"
+)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that fit wrote.")]
+Test = Annotated[
+    str, typer.Argument(metavar="TEST", help="A .ts file, or a known set: its test split.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Where sets are, if not in EATTN_DATA."),
+]
+
+
+@app.command("fit")
+def fit(
+    train: Annotated[
+        str, typer.Argument(metavar="TRAIN", help="A .ts file, or a known set: its train split.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Write the model here.")],
+    mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",
+    epochs: Annotated[int | None, typer.Option("--epochs", help="At most.")] = None,
+    dim: Annotated[int | None, typer.Option("--dim", help="Channels of a token.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Blocks of the encoder.")] = None,
+    patch: Annotated[
+        int | None, typer.Option("--patch", help="Samples of a token; by default by the length.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Cases in a step.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option("--validation", metavar="FRACTION", help="Held out to pick the epoch; or 0."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of all random numbers.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    data_dir: DataDir = None,
+    checkpoint: Checkpoint = None,
+    fsdp: Fsdp = False,
+    sequence_parallel: SequenceParallel = 1,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
+) -> None:
+    """Learn from labelled series and write the model into a folder.
+
+    Series may differ in length and have missing values (?). Options left out are as EAClassifier
+    has them. `torchrun --nproc-per-node 2 -m eattn classify fit …` shares it between processes.
+    Example: eattn classify fit JapaneseVowels --out model/ --epochs 30
+    """
+    from eattn.timeseries.store import check_free
+
+    check_free(out, force=force)
+    cases = read_cases(train, "train", data_dir)
+    labels = _labels(cases)
+    if labels is None:
+        raise ValueError(f"{train} has no class labels to learn from")
+    if len(set(labels)) < 2:
+        raise ValueError(f"{train} has one class only, {labels[0]!r}: two are needed to learn from")
+
+    from eattn.timeseries import EAClassifier
+    from eattn.train import torchrun
+
+    chosen: dict[str, Any] = dict(
+        epochs=epochs,
+        dim=dim,
+        depth=depth,
+        patch=patch,
+        batch_size=batch_size,
+        lr=lr,
+        validation_fraction=validation,
+        checkpoint=checkpoint,
+    )
+    given = {name: value for name, value in chosen.items() if value is not None}
+    model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
+    model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
+    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+        with blaming(train):
+            model.fit(cases.X, cases.y)
+        processes.once(lambda: model.save(out, force=force))
+        if processes.first:
+            print(f"{out}: {_summary(model)}")
+
+
+@app.command("predict")
+def predict(
+    model: Model,
+    test: Test,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write here, not to stdout.")
+    ] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add each class's probability.")] = False,
+    data_dir: DataDir = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Print the label of each series as CSV; and the accuracy, if the file has labels.
+
+    Example: eattn classify predict model/ TEST.ts --out predictions.csv --proba
+    """
+    check_out("--out", out, force=force)
+    classifier, cases, probabilities = _apply(model, test, data_dir)
+    classes = classifier.classes_
+    predicted = classes[probabilities.argmax(1)]
+    rows: list[Sequence[Any]] = [["case", "label", *(f"p({c})" for c in classes if proba)]]
+    for number, (label, row) in enumerate(zip(predicted, probabilities, strict=True), 1):
+        rows.append([number, label, *(f"{p:.6g}" for p in row if proba)])
+    write_text(_csv(rows), out)
+    accuracy = _accuracy(cases, classes, predicted)
+    if accuracy is not None:
+        print(accuracy, file=sys.stderr)
+
+
+@app.command("score")
+def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
+    """Print the share of series whose label the model finds.
+
+    Example: eattn classify score model/ TEST.ts
+    """
+    classifier, cases, probabilities = _apply(model, test, data_dir)
+    if _labels(cases) is None:
+        raise ValueError(f"{test} has no class labels to compare with")
+    classes = classifier.classes_
+    accuracy = _accuracy(cases, classes, classes[probabilities.argmax(1)])
+    if accuracy is None:
+        known = ", ".join(map(str, classes))
+        raise ValueError(f"{test} has none of the model's labels, which are {known}")
+    print(accuracy)
+
+
+def _labels(cases: "Cases") -> list[str] | None:
+    """None too where the file has numbers to predict."""
+    return None if cases.y is None or cases.y.dtype.kind == "f" else cases.y.tolist()
+
+
+def _apply(model: Path, test: str, data_dir: Path | None) -> "tuple[EAClassifier, Cases, Any]":
+    """The model, the cases, and the probability of each class for each case."""
+    from eattn.timeseries import EAClassifier
+
+    classifier = EAClassifier.load(model)
+    cases = read_cases(test, "test", data_dir)
+    with blaming(test):
+        return classifier, cases, classifier.predict_proba(cases.X)
+
+
+def _accuracy(cases: "Cases", classes: Iterable[Any], predicted: Iterable[Any]) -> str | None:
+    """None where no label is one of the model's: there are none, or they stand for nothing."""
+    labels = _labels(cases)
+    if labels is None or not {str(c) for c in classes} & set(labels):
+        return None
+    right = sum(a == str(b) for a, b in zip(labels, predicted, strict=True))
+    return f"accuracy {right / len(labels):.4f}: {right} of {len(labels)} cases"
+
+
+def _summary(model: "EAClassifier") -> str:
+    best = model.history_.best if model.history_ else None
+    told = f"{model.n_classes_} classes, {model.metadata_['n_channels']} channels"
+    if best is None:
+        return f"{told}, last epoch kept"
+    return f"{told}, epoch {best.epoch} kept, accuracy {best.metrics['val_accuracy']:.4f} held out"
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

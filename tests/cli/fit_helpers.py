@@ -1,0 +1,45 @@
+"""`classify fit` and `forecast fit`, alone or as `torchrun -m cli.fit_helpers FOLDER` starts them.
+
+FOLDER has `train.ts` and `data.csv`, and gets a model of each.
+"""
+
+import io
+import os
+import sys
+from contextlib import redirect_stderr
+from pathlib import Path
+from unittest.mock import patch
+
+from eattn import cli
+from eattn.timeseries import EAClassifier
+from eattn.train.processes import leave
+
+SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
+
+
+def main(folder: Path, out: Path) -> None:
+    # Every process draws its own dropout, and the command has no option to go without.
+    EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
+    classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
+    classify += ["--validation", 0]
+    forecast = ["forecast", "fit", folder / "data.csv", "--out", out / "forecaster", *SMALL]
+    forecast += ["--horizon", 3, "--checkpoint", out / "checkpoint"]
+    for args in (classify, forecast):
+        if code := cli.main([*map(str, args), "--debug"]):
+            sys.exit(code)
+
+
+def full(folder: Path, out: Path) -> None:
+    """What each process says, into FOLDER/full.RANK, where the first has no room for the model."""
+    said = io.StringIO()
+    error = OSError(28, "No space left on device")
+    args = ["classify", "fit", folder / "train.ts", "--out", out, *SMALL, "--epochs", 1]
+    with redirect_stderr(said), patch.object(EAClassifier, "save", side_effect=error):
+        assert cli.main([*map(str, args)])
+    (folder / f"full.{os.environ['RANK']}").write_text(said.getvalue())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    full(Path(sys.argv[1]), Path(sys.argv[2]) / "full")
+    leave(0)

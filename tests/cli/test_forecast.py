@@ -1,0 +1,353 @@
+"""`eattn forecast`: from a table to a model, from a model to forecasts, and row by row."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from eattn.cli.forecast import app
+from eattn.timeseries import EAForecaster
+
+SMALL = ["--horizon", "3", "--dim", "8", "--depth", "1", "--epochs", "1"]
+HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
+NAME = "EAForecaster"
+
+
+def run(*args: object, stdin: str | None = None) -> str:
+    """What a command prints to stdout; what it raises is raised."""
+    result = CliRunner().invoke(
+        app, [str(arg) for arg in args], input=stdin, env={"COLUMNS": "200"}
+    )
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def table(**columns) -> pd.DataFrame:
+    values = np.sin(np.arange(60) / 4)
+    return pd.DataFrame({"date": HOURS, "load": 2 * values, "OT": 5 + values} | columns)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """data.csv and the model of its column OT, with quantiles."""
+    folder = tmp_path_factory.mktemp("forecast")
+    table().to_csv(folder / "data.csv", index=False)
+    options = ["--target", "OT", "--quantiles", "0.9,0.1", "--out", folder / "model"]
+    said = run("fit", folder / "data.csv", *options, *SMALL)
+    assert said.startswith(f"{folder / 'model'}: 1 series, hour, step ")
+    return folder
+
+
+@pytest.mark.parametrize("command", [[], ["fit"], ["predict"], ["stream"]], ids=" ".join)
+def test_every_command_has_help_with_an_example(command):
+    assert "eattn forecast" in run(*command, "--help").partition("Example:")[2]
+
+
+# ---- fit and predict -----------------------------------------------------------------------------
+
+
+def test_predict_goes_on_after_the_history_of_fit(folder):
+    found = pd.read_csv(io.StringIO(run("predict", folder / "model")), parse_dates=["ds"])
+    assert list(found) == ["unique_id", "ds", NAME, f"{NAME}-q10", f"{NAME}-q90"]
+    assert found["unique_id"].tolist() == ["OT"] * 3
+    assert found["ds"].tolist() == [*pd.date_range(HOURS[-1], periods=4, freq="h")[1:]]
+    expected = EAForecaster.load(folder / "model").predict()
+    np.testing.assert_allclose(found.iloc[:, 2:], expected.iloc[:, 2:], rtol=1e-8)
+
+
+def test_with_the_same_data_it_says_the_same(folder):
+    same = run("predict", folder / "model", folder / "data.csv")
+    assert same == run("predict", folder / "model")
+
+
+def test_with_other_data_it_goes_on_after_its_last_row(folder, tmp_path):
+    table()[:40].rename(columns={"OT": "temperature"}).to_csv(tmp_path / "new.csv", index=False)
+    options = ["--target", "temperature", "--horizon", 5]
+    text = run("predict", folder / "model", tmp_path / "new.csv", *options)
+    found = pd.read_csv(io.StringIO(text), parse_dates=["ds"])
+    assert found["ds"].tolist() == [*HOURS[40:45]]
+    assert found["unique_id"].tolist() == ["temperature"] * 5
+
+
+def test_several_series_are_told_apart_by_a_column(tmp_path):
+    both = pd.concat([table(shop="b"), table(shop="a")[:50]])
+    both[["shop", "date", "OT"]].to_csv(tmp_path / "data.csv", index=False)
+    model = tmp_path / "model"
+    run("fit", tmp_path / "data.csv", "--id", "shop", "--out", model, *SMALL)
+    found = pd.read_csv(io.StringIO(run("predict", model, tmp_path / "data.csv")))
+    assert found["unique_id"].tolist() == ["b"] * 3 + ["a"] * 3
+    lines = run("stream", model, stdin="shop,OT,date\na,5,2024-01-03 02:00\nb,4,2024-01-03 12:00\n")
+    assert [json.loads(line)["unique_id"] for line in lines.splitlines()] == ["a", "b"]
+
+
+def test_times_may_be_whole_numbers(tmp_path):
+    path = tmp_path / "years.csv"
+    table(year=range(1940, 2000))[["year", "OT"]].to_csv(path, index=False)
+    run("fit", path, "--time", "year", "--out", tmp_path / "model", *SMALL)
+    forecast = pd.read_csv(io.StringIO(run("predict", tmp_path / "model", path)))
+    assert forecast["ds"].tolist() == [2000, 2001, 2002]
+    answer = json.loads(run("stream", tmp_path / "model", stdin="2000,5\n"))
+    assert (answer["cutoff"], answer["ds"]) == (2000, [2001, 2002, 2003])
+
+
+def test_a_known_set_is_looked_for_in_the_data_folder(tmp_path):
+    run("fit", put_etth2(tmp_path), "--out", tmp_path / "a", "--target", "OT", *SMALL)
+    run("fit", "ETTh2", "--data-dir", tmp_path, "--out", tmp_path / "b", *SMALL)
+    expected = run("predict", tmp_path / "a")
+    assert run("predict", tmp_path / "b") == expected
+    assert run("predict", tmp_path / "b", "ETTh2", "--data-dir", tmp_path) == expected
+
+
+def put_etth2(folder) -> Path:
+    path = folder / "ETTh2.csv"
+    table().to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_table_may_come_through_a_pipe(folder, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=[CSV])
+    writer.start()
+    found = run("predict", folder / "model", tmp_path / "pipe")
+    writer.join()
+    assert found == run("predict", folder / "model")
+
+
+def test_files_are_written_whole_and_not_over_others(folder, tmp_path):
+    csv, png = tmp_path / "out.csv", tmp_path / "out.png"
+    args = ["predict", folder / "model", folder / "data.csv", "--out", csv, "--plot", png]
+    assert run(*args) == ""
+    assert csv.read_text() == run("predict", folder / "model")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"out\.csv exists already: --force"):
+        run(*args)
+    csv.unlink()
+    with pytest.raises(ValueError, match=r"out\.png exists already: --force"):
+        run(*args)
+    assert not csv.exists()
+    run(*args, "--force")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.csv", "out.png"}
+
+
+def test_a_plot_without_data_shows_what_is_remembered(folder, tmp_path):
+    run("predict", folder / "model", "--plot", tmp_path / "plot.svg")
+    assert "history" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_model_is_not_overwritten_without_force(folder):
+    args = ["fit", folder / "data.csv", "--target", "OT", "--out", folder / "model", *SMALL]
+    before = (folder / "model" / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="holds a model already"):
+        run(*args)
+    assert (folder / "model" / "config.json").read_bytes() == before
+
+
+def test_a_sequence_is_shared_under_torchrun_only(folder, tmp_path):
+    args = ["fit", folder / "data.csv", "--target", "OT", "--out", tmp_path / "model", *SMALL]
+    with pytest.raises(ValueError, match=r"divide the number of processes, 1, got 2: torchrun"):
+        run(*args, "--sequence-parallel", 2)
+    assert not (tmp_path / "model").exists()
+
+
+CSV = table().to_csv(index=False)
+LINES = CSV.splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "reason"),
+    [
+        ("", [], r"data\.csv is empty"),
+        (LINES[0], [], r"data\.csv has a header and no rows"),
+        (CSV + "2024-01-03 12:00:00,1\n", [], r"data\.csv, line 62: 2 cells"),
+        (CSV.replace(LINES[5], "2024-01-01 04:00:00,1,x\n"), [], r"line 6, column 'OT'.*got 'x'"),
+        (CSV + LINES[-1], [], r"data\.csv, line 62: .* is there already, in line 61"),
+        ("".join([LINES[0], *LINES[:0:-1]]), [], r"data\.csv, line 3: .*sort the rows by time"),
+        (
+            CSV.replace("04:00:00", "04:17:00", 1),
+            [],
+            r"data\.csv: series 'OT'.*04:17:00 is no whole",
+        ),
+        (CSV, ["--target", "OTT"], r"data\.csv has no column 'OTT': did you mean 'OT'"),
+        (CSV, ["--time", "dates"], r"data\.csv has no column 'dates': did you mean 'date'"),
+        (CSV, ["--target", "none"], r"several columns of numbers, load, OT: --target one"),
+        (CSV, ["--horizon", "0"], r"horizon"),
+        (CSV, ["--horizon", "60"], r"data\.csv: the longest series has 60 values"),
+        (CSV, ["--window", "58"], r"data\.csv: series 'OT' has 60 values, window = 58"),
+        (CSV, ["--mixer", "bogus"], r"^unknown mixer 'bogus'"),
+        (CSV, ["--quantiles", "low"], r"--quantiles must be numbers as 0\.1,0\.9, got 'low'"),
+        (CSV, ["--quantiles", "0"], r"^quantiles must be between 0 and 1"),
+        (CSV, ["--lr", "-1"], r"^lr must be above 0"),
+        (table(OT=5).to_csv(index=False), [], r"data\.csv: series 'OT' is 5 throughout"),
+        (CSV, ["--freq", "none"], r"^freq must be a frequency of pandas.*got 'none'"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(tmp_path, content, options, reason):
+    (tmp_path / "data.csv").write_text(content)
+    target = [] if "--target" in options else ["--target", "OT"]
+    if options == ["--target", "none"]:
+        options = []
+    args = ["fit", tmp_path / "data.csv", "--out", tmp_path / "model", *SMALL, *target, *options]
+    result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "200"})
+    assert result.exit_code != 0
+    if isinstance(result.exception, SystemExit):  # typer's own
+        assert reason in result.output
+    else:
+        assert isinstance(result.exception, ValueError)
+        with pytest.raises(ValueError, match=reason):
+            raise result.exception
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_missing_file_and_a_model_that_is_none_are_named(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"no\.csv must be a CSV or parquet file, there is none"):
+        run("fit", tmp_path / "no.csv", "--out", tmp_path / "model")
+    with pytest.raises(ValueError, match="there is no file ETTx2, and unknown data set 'ETTx2'"):
+        run("fit", "ETTx2", "--out", tmp_path / "model")
+    with pytest.raises(ValueError, match="JAP is a set to classify"):
+        run("fit", "JAP", "--out", tmp_path / "model")
+    with pytest.raises(ValueError, match="nothing must be the folder of a saved model"):
+        run("predict", tmp_path / "nothing")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        run("predict", tmp_path / "broken")
+    with pytest.raises(ValueError, match="line 3: 1 cells"):
+        (tmp_path / "new.csv").write_text("date,OT\n2024-01-01,1\n2024-01-02\n")
+        run("predict", folder / "model", tmp_path / "new.csv")
+
+
+# ---- stream --------------------------------------------------------------------------------------
+
+NEW = [
+    f"{time:%Y-%m-%d %H:%M},{value}\n"
+    for time, value in zip(
+        pd.date_range(HOURS[-1], periods=4, freq="h")[1:], (5.0, "", 5.5), strict=True
+    )
+]
+
+
+def test_each_row_gives_what_an_update_would(folder):
+    model = EAForecaster.load(folder / "model")
+    answers = [
+        json.loads(line)
+        for line in run("stream", folder / "model", stdin="".join(NEW)).splitlines()
+    ]
+    assert len(answers) == 3
+    for answer, value, time in zip(answers, (5.0, np.nan, 5.5), NEW, strict=True):
+        expected = model.update([value]).predict()
+        assert answer["unique_id"] == "OT"
+        assert pd.Timestamp(answer["cutoff"]) == pd.Timestamp(time.partition(",")[0])
+        assert answer["ds"] == expected["ds"].astype(str).tolist()
+        for column in expected.columns[2:]:
+            np.testing.assert_allclose(answer[column], expected[column], rtol=1e-12)
+
+
+def test_rows_may_be_named_and_answers_be_cells(folder):
+    named = ["OT,x,date\n", *(f"{v},1,{t}\n" for t, v in (row.strip().split(",") for row in NEW))]
+    args = ["stream", folder / "model", "--horizon", 2, "--format", "csv"]
+    text = run(*args, stdin="".join(named))
+    found = pd.read_csv(io.StringIO(text))
+    labels = [NAME, f"{NAME}-q10", f"{NAME}-q90"]
+    assert list(found) == ["unique_id", "ds", *(f"{n}+{h}" for n in labels for h in (1, 2))]
+    assert text == run(*args, stdin="".join(NEW))
+    answer = json.loads(run("stream", folder / "model", stdin=NEW[0]))
+    np.testing.assert_allclose(
+        found.loc[0, [f"{NAME}-q90+1", f"{NAME}-q90+2"]].astype(float), answer[f"{NAME}-q90"][:2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("2024-01-03 13:00,x\n", "y must be a finite number, got 'x'"),
+        ("2024-01-03 13:00,inf\n", "y must be a finite number, got 'inf'"),
+        ("2024-01-03 13:00,1e300\n", "y must be a finite number, got '1e300'"),
+        ("soon,1\n", "ds must be a time as 2024-01-31 12:00, got 'soon'"),
+        ("1\n", "1 cells, rows have 2"),
+        ("2024-01-03 12:00,1\n", "series 'OT': 2024-01-03 12:00:00 is known already"),
+        ("2024-01-01 12:00,1\n", "comes before 2024-01-03 12:00:00"),
+        ("2024-01-03 13:20,1\n", "13:20:00 is no whole number of steps"),
+    ],
+)
+def test_a_malformed_line_is_named_by_its_number(folder, line, reason):
+    with pytest.raises(ValueError, match=f"^line 3: .*{reason}"):
+        run("stream", folder / "model", stdin=f"{NEW[0]}\n{line}")
+
+
+def test_a_series_that_is_not_known_is_named_by_its_line(folder):
+    with pytest.raises(
+        ValueError, match="line 1: series 'QT' was not there in fit, which had 'OT'"
+    ):
+        run("stream", folder / "model", stdin=f"QT,{NEW[0]}")
+    with pytest.raises(
+        ValueError, match="line 1: a row must be ds,y or unique_id,ds,y, got 4 cells"
+    ):
+        run("stream", folder / "model", stdin=f"1,2,{NEW[0]}")
+
+
+def test_a_first_line_that_names_half_of_the_columns_is_told(folder):
+    with pytest.raises(ValueError, match="line 1: time, OT names y and no ds: call it 'date'"):
+        run("stream", folder / "model", stdin="time,OT\n")
+    with pytest.raises(ValueError, match="line 1: ds, temperature names ds and no y: call it 'OT'"):
+        run("stream", folder / "model", stdin="ds,temperature\n")
+
+
+def start(folder) -> subprocess.Popen[str]:
+    """`eattn forecast stream`, with the errors and exit codes of the command line."""
+    code = (
+        "import sys; from eattn import cli; from eattn.cli import forecast;"
+        " cli.app = forecast.app; sys.exit(cli.main())"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "stream", str(folder / "model")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+
+
+def test_a_forecast_comes_before_the_next_row_is_sent(folder):
+    with start(folder) as process:
+        for row in NEW:
+            process.stdin.write(row)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["unique_id"] == "OT"
+        process.stdin.close()
+        assert process.wait() == 0
+        assert process.stdout.read() == process.stderr.read() == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent another way there")
+def test_an_interrupt_ends_it_without_a_traceback(folder):
+    with start(folder) as process:
+        process.stdin.write(NEW[0])
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == "eattn: interrupted\n"
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(folder):
+    with start(folder) as process:
+        process.stdin.write(NEW[0])
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(NEW[1])
+        process.stdin.close()
+        assert process.wait() == 0
+        assert process.stderr.read() == ""

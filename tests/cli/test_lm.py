@@ -1,0 +1,298 @@
+"""`eattn lm`: from files to a model, from a model to text, stopped and gone on with."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
+
+from safetensors.torch import load_file, save_file
+from text_helpers import documents
+from torch.testing import assert_close
+
+from eattn import cli
+from eattn.cli.lm import app
+from eattn.lm import load, run, training
+from eattn.lm.generating import Generation
+
+SIZE = ["--hidden", "16", "--layers", "1", "--length", "32", "--batch-tokens", "128"]
+SMALL = [*SIZE, "--steps", "12", "--lr", "0.01"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def call(*args: object, stdin: str | None = None) -> str:
+    """What a command prints to stdout; what it raises is raised."""
+    result = CliRunner().invoke(
+        app, [str(arg) for arg in args], input=stdin, env={"COLUMNS": "200"}
+    )
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files to learn from in `text`, and `model`, learnt from them."""
+    folder = tmp_path_factory.mktemp("lm")
+    (folder / "text").mkdir()
+    for name, content in documents():
+        (folder / "text" / name).write_bytes(content)
+    said = call("train", "--text", folder / "text", "--out", folder / "model", *SMALL)
+    assert said.startswith(f"{folder / 'model'}: ea-6, ")
+    assert " bits per byte on 1 held-out document\n" in said
+    return folder
+
+
+def points(model) -> list[float]:
+    told = json.loads((model / "training.json").read_text())
+    return [point["bits_per_byte"] for point in told["points"]]
+
+
+# ---- train ---------------------------------------------------------------------------------------
+
+
+def test_files_may_be_given_one_by_one(folder, tmp_path):
+    files = sorted((folder / "text").iterdir())
+    call("train", "--text", *files, "--out", tmp_path / "model", *SMALL)
+    assert points(tmp_path / "model") == points(folder / "model")
+
+
+@pytest.mark.parametrize("mixer", ["sa", "ea"])
+def test_mixers_differ_in_nothing_but_the_mixer(folder, tmp_path, mixer):
+    options = ["--mixer", mixer, "--short-conv", 0, "--positions", "--tokenizer", "bpe"]
+    more = ["--vocab", 280, "--epochs", 1, "--seed", 3, *SIZE]
+    call("train", "--text", folder / "text", "--out", tmp_path / "model", *options, *more)
+    config = load(tmp_path / "model")[0].config
+    assert (config.mixer, config.short_conv, config.max_position_embeddings) == (mixer, None, 32)
+    assert config.vocab_size == 280
+    assert config.hidden_size == 16
+
+
+def test_a_run_that_was_cut_off_goes_on_and_ends_as_if_it_had_not(folder, tmp_path, monkeypatch):
+    args = ["train", "--text", folder / "text", "--out", tmp_path / "model", *SMALL]
+    monkeypatch.setattr(run, "EVERY", 1e-9)
+    calls, loss = iter(range(100)), training.loss
+
+    def cut(*given):
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+        return loss(*given)
+
+    monkeypatch.setattr(training, "loss", cut)
+    with pytest.raises(BaseException):  # noqa: B017 - typer makes an exit of it
+        call(*args)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["checkpoint"]
+    assert (tmp_path / "model" / "checkpoint" / "last.pt").exists()
+    monkeypatch.setattr(training, "loss", loss)
+    with pytest.raises(ValueError, match=r"lr was 0.01 and is 0.02; .*--force starts anew"):
+        call(*args, "--lr", 0.02)
+    call(*args)
+    assert points(tmp_path / "model") == points(folder / "model")
+    weights = (path / "model" / "model.safetensors" for path in (tmp_path, folder))
+    first, second = map(load_file, weights)
+    assert all(torch.equal(first[name], second[name]) for name in second)
+
+
+def test_a_model_is_overwritten_with_force_only(folder, tmp_path):
+    args = ["train", "--text", folder / "text", "--out", tmp_path / "model", *SMALL]
+    call(*args)
+    with pytest.raises(ValueError, match="holds a model already: --force overwrites it"):
+        call(*args)
+    call(*args, "--seed", 1, "--force")
+    assert points(tmp_path / "model") != points(folder / "model")
+
+
+def test_what_can_be_seen_goes_to_tensorboard(folder, tmp_path):
+    pytest.importorskip("tensorboard")
+    board = ["--tensorboard", tmp_path / "board"]
+    call("train", "--text", folder / "text", "--out", tmp_path / "model", *board, *SMALL)
+    assert list((tmp_path / "board").glob("events.*"))
+
+
+def test_two_processes_of_torchrun_learn_what_one_does(folder, tmp_path):
+    """Each with a part of every weight, and half of every sequence."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "eattn"]
+    args = ["lm", "train", "--text", str(folder / "text"), "--out", str(tmp_path / "model")]
+    answer = subprocess.run(
+        [sys.executable, *launch, *args, *SMALL, "--fsdp", "--sequence-parallel", "2"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("bits per byte") == 1  # the first process speaks for both
+    assert points(tmp_path / "model") == pytest.approx(points(folder / "model"), rel=1e-4)
+    first, second = (load_file(p / "model" / "model.safetensors") for p in (tmp_path, folder))
+    assert_close(first, second, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--text", "gone.txt"], "there is none at gone.txt"),
+        (["--mixer", "sax"], "unknown mixer 'sax'"),
+        (["--tokenizer", "words"], "tokenizer must be 'bytes' or 'bpe', got 'words'"),
+        (["--epochs", "1"], "give either steps or epochs"),
+        (["--batch-tokens", "8"], "at least those of a row, 32, got 8"),
+        (["--tokenizer", "bpe", "--vocab", "9"], "vocab must be above 257"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_learnt_is_named(folder, tmp_path, args, reason):
+    with pytest.raises(ValueError, match=reason):
+        call("train", folder / "text", "--out", tmp_path / "model", *SMALL, *args)
+    assert not (tmp_path / "model" / "config.json").exists()
+
+
+# ---- generate ------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_writes_the_same_text(folder):
+    args = ["generate", folder / "model", "--prompt", "the c", "--tokens", 50, "--endless"]
+    first = call(*args, "--seed", 1)
+    assert first == call(*args, "--seed", 1)
+    assert first != call(*args, "--seed", 2)
+    model, _ = load(folder / "model")
+    tokens = list(Generation(model, [*b"the c"], tokens=50, seed=1, endless=True))
+    assert first.rstrip("\n") == bytes(tokens).decode(errors="replace").rstrip("\n") != ""
+    assert first.endswith("\n")
+
+
+def test_a_prompt_comes_from_stdin_and_may_be_printed(folder):
+    args = ["generate", folder / "model", "--tokens", 20, "--seed", 1, "--temperature", 0.5]
+    args += ["--top-k", 30, "--top-p", 0.9, "--endless"]
+    expected = call(*args, "--prompt", "a mat\n")
+    assert call(*args, "--prompt", "-", stdin="a mat\n") == expected
+    assert call(*args, "--prompt", "a mat\n", "--echo") == "a mat\n" + expected
+
+
+def test_the_likeliest_text_needs_no_seed(folder):
+    args = ["generate", folder / "model", "--prompt", "to", "--temperature", 0, "--tokens", 20]
+    assert call(*args) == call(*args)
+
+
+def test_an_empty_prompt_is_named(folder):
+    with pytest.raises(ValueError, match="--prompt must not be empty"):
+        call("generate", folder / "model", "--prompt", "")
+    with pytest.raises(ValueError, match="--prompt must not be empty"):
+        call("generate", folder / "model", "--prompt", "-", stdin="")
+
+
+def reconfigured(**changes: object):
+    def change(model):
+        path = model / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def reweighted(edit):
+    def change(model):
+        path = model / "model.safetensors"
+        weights = load_file(path)
+        edit(weights)
+        save_file(weights, path, metadata={"format": "pt"})
+
+    return change
+
+
+def written(name: str, content: bytes):
+    return lambda model: (model / name).write_bytes(content)
+
+
+BIAS = "model.layers.0.ffn.0.bias"
+BROKEN = {
+    "no model": (lambda model: shutil.rmtree(model), "must be the folder of a saved model"),
+    "no config": (lambda model: (model / "config.json").unlink(), "it has no config.json"),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "no file named model"),
+    "torn weights": (written("model.safetensors", b"torn"), "with the weights is damaged"),
+    "no numbers": (
+        reweighted(lambda weights: weights[BIAS].fill_(torch.nan)),
+        f"the weight {BIAS} holds NaN",
+    ),
+    "a weight less": (
+        reweighted(lambda weights: weights.pop(BIAS)),
+        f"the weight {BIAS} is missing",
+    ),
+    "a weight more": (
+        reweighted(lambda weights: weights.update(more=torch.ones(3))),
+        "there is a weight more",
+    ),
+    "another vocabulary": (
+        reconfigured(vocab_size=300),
+        "the weight model.embed_tokens.weight is [257, 16] and by config.json [300, 16]",
+    ),
+    "a torn tokenizer": (written("tokenizer.json", b"{"), "the tokenizer is damaged"),
+    "no tokenizer's": (written("tokenizer.json", b"{}"), "the tokenizer is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_write_says_so_in_one_line(folder, tmp_path, capfd, case):
+    change, reason = BROKEN[case]
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    change(model)
+    assert cli.main(["lm", "generate", str(model), "--prompt", "the", "--tokens", "3"]) == 1
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("eattn: ") and told.err.count("\n") == 1
+    assert str(model) in told.err and reason in told.err
+
+
+def test_a_text_longer_than_the_learned_positions_is_named(folder, tmp_path, capfd):
+    args = ["--text", folder / "text", "--out", tmp_path / "model", "--positions"]
+    call("train", *args, *SIZE, "--steps", 1)
+    capfd.readouterr()
+    for prompt, reason in (("x" * 40, "the prompt has 40 tokens"), ("x", "at most 32 after")):
+        assert cli.main(["lm", "generate", str(tmp_path / "model"), "--prompt", prompt]) == 1
+        told = capfd.readouterr()
+        assert told.out == ""
+        assert reason in told.err and told.err.count("\n") == 1
+
+
+def writing(folder, tokens: int) -> subprocess.Popen:
+    args = ["lm", "generate", str(folder / "model"), "--prompt", "the", "--endless"]
+    args += ["--tokens", str(tokens), "--seed", "0", "--top-k", "60"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "eattn", *args],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_text_comes_as_it_is_made_and_an_interrupt_ends_it_cleanly(folder):
+    process = writing(folder, 10**9)
+    assert process.stdout is not None
+    assert len(process.stdout.read(100)) == 100  # of a text without end
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate()
+    assert process.returncode == 130
+    assert err == b"eattn: interrupted\n"
+    assert rest.endswith(b"\n")
+
+
+def test_it_ends_quietly_when_nobody_reads_on(folder):
+    process = writing(folder, 10**9)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0

@@ -1,0 +1,56 @@
+"""The commands that fit do so under torchrun, unchanged, and with the result of one process."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli import fit_helpers as fitting
+from numpy.testing import assert_allclose
+from torchrun_helpers import torchrun
+
+from eattn.data import read_ts
+from eattn.timeseries import EAClassifier, EAForecaster
+
+NAMES = ("one", "two")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Models of one process in `one`, and of two in `two`.
+
+    Of 33 series and batches of 16 one is left over, of one channel: DDP has a warning for that.
+    """
+    folder, rng = tmp_path_factory.mktemp("commands"), np.random.default_rng(0)
+    rows = [
+        ",".join(f"{x:.3f}" for x in rng.normal(size=10) + i % 2) + f":{'ab'[i % 2]}"
+        for i in range(33)
+    ]
+    header = ["@problemName Tiny", "@univariate true", "@classLabel true a b", "@data"]
+    (folder / "train.ts").write_text("\n".join([*header, *rows]) + "\n")
+    hours = pd.date_range("2024-01-01", periods=97, freq="h")
+    table = pd.DataFrame({"date": hours, "OT": np.sin(np.arange(97) / 3)})
+    table.to_csv(folder / "data.csv", index=False)
+    answer = torchrun("cli.fit_helpers", folder, folder / "two")
+    assert answer.returncode == 0, answer.stderr
+    assert "Warning" not in answer.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EAClassifier.__init__.__kwdefaults__, "dropout", None)  # and back
+        fitting.main(folder, folder / "one")
+    return folder
+
+
+def test_a_classifier_of_two_processes_is_that_of_one(folder):
+    X = read_ts(folder / "train.ts").X
+    one, two = (EAClassifier.load(folder / n / "classifier").predict_proba(X) for n in NAMES)
+    assert_allclose(two, one, atol=1e-4)
+    assert np.ptp(one[:, 0]) > 0.1  # it has learnt something
+
+
+def test_a_forecaster_of_two_processes_is_that_of_one(folder):
+    one, two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
+    assert_allclose(two["EAForecaster"], one["EAForecaster"], atol=1e-4)
+    assert [path.name[:5] for path in (folder / "two" / "checkpoint").iterdir()] == ["step-"]
+
+
+def test_what_keeps_the_first_process_from_writing_all_of_them_say(folder):
+    for rank in range(2):
+        assert "No space left on device" in (folder / f"full.{rank}").read_text()

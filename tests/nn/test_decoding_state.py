@@ -1,0 +1,231 @@
+"""What mixers remember: how much it is, and that no use of it changes it."""
+
+import copy
+
+import pytest
+import torch
+from mixer_helpers import (
+    CACHED,
+    CONSTANT,
+    CONVOLVED,
+    MASKS,
+    MODES,
+    NAMES,
+    SERIES,
+    fresh,
+    make,
+    modes,
+    names,
+    same,
+    tokens,
+)
+from torch import Tensor
+
+from eattn import State
+from eattn.nn import check_mixer, make_mixer
+from eattn.nn.decoding_state import ConvState, Hidden, KVCache, LinearState
+
+cached = pytest.mark.parametrize("name", CACHED)
+
+
+# ---- size ----------------------------------------------------------------------------------------
+
+
+def sizes(name: str, lengths: list[int], **options) -> list[int]:
+    mixer, x = make(name, causal=True, **options), tokens(2, max(lengths))
+    with torch.no_grad():
+        return [mixer(x[:, :L], return_state=True)[1].nbytes for L in lengths]
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_some_states_keep_their_size(name):
+    assert len(set(sizes(name, [1, 2, 64, 65, 200]))) == 1
+
+
+@cached
+@pytest.mark.parametrize("max_len", [None, 256])
+def test_other_states_grow_with_every_token(name, max_len):
+    """Keys and values: 2 L D numbers of 8 bytes a row, however much room there is."""
+    lengths = [1, 2, 64, 65, 200]
+    assert sizes(name, lengths, max_len=max_len) == [2 * 2 * L * 12 * 8 for L in lengths]
+
+
+@pytest.mark.parametrize(
+    ("name", "floats"),
+    [
+        *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES],  # s, z and shift
+        ("la", 3 * 4 * 5),  # heads, features, values and their count
+        ("taylor", 3 * (1 + 4 + 10) * 5),
+        ("gru", 12),
+        ("linear-rnn", 12),
+        ("ea-6~4", 3 * 12 + 12 * (2 * 7 + 1)),  # the last three inputs too
+    ],
+)
+def test_the_size_of_a_state_is_known(name, floats):
+    assert sizes(name, [3]) == [2 * floats * 8]
+    mixer = fresh(name, 12, heads=3, causal=True)
+    assert mixer.step(torch.zeros(2, 12))[1].nbytes == 2 * floats * 4
+
+
+@pytest.mark.parametrize("name", ["ea-6", "la", "taylor", "linear-rnn"])
+def test_sums_are_kept_in_float32_for_narrow_modules(name):
+    mixer = make_mixer(name, 12, heads=3, causal=True).bfloat16()
+    state = mixer.step(torch.zeros(2, 12, dtype=torch.bfloat16))[1]
+    tensor = state.s if hasattr(state, "s") else state.h
+    assert tensor.dtype == torch.float32
+
+
+def test_each_state_is_of_its_kind():
+    kinds = {name: type(make(name, causal=True).step(tokens(1, 12)[:, 0])[1]) for name in NAMES}
+    assert kinds == {
+        **dict.fromkeys(CONVOLVED, ConvState),
+        **dict.fromkeys(SERIES, State),
+        **dict.fromkeys(CACHED, KVCache),
+        **dict.fromkeys(("la", "taylor"), LinearState),
+        **dict.fromkeys(("gru", "linear-rnn"), Hidden),
+    }
+
+
+# ---- what a state may be used for ----------------------------------------------------------------
+
+
+@names
+@modes
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_selected_rows_go_on_as_if_they_had_been_alone(name, mode, masked):
+    mixer, x, index = make(name, causal=True), tokens(3, 9), torch.tensor([2, 0, 2, 2])
+    mask = MASKS["holes"](5) if masked else None
+    with MODES[mode]():
+        _, state = mixer(x[:, :5], mask, return_state=True)
+        _, whole = mixer(x[index, :5], None if mask is None else mask[index], return_state=True)
+        chosen = state.select(index)
+        for t in range(5, 9):
+            got, chosen = mixer.step(x[index, t], chosen)
+            want, whole = mixer.step(x[index, t], whole)
+            same(got.detach(), want.detach())
+        assert chosen.nbytes == whole.nbytes
+        same(mixer.step(x[:, 5], state)[0].detach(), mixer(x[:, :6], full(mask))[:, 5].detach())
+
+
+def full(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
+
+
+@names
+@modes
+@pytest.mark.parametrize("max_len", [None, 80])
+@pytest.mark.parametrize("start", [5, 64])
+def test_a_state_can_be_continued_in_two_ways(name, mode, max_len, start):
+    """As beam search or a retry does; the branches and the state they left stay right."""
+    mixer = make(name, causal=True, max_len=max_len)
+    x, a, b = tokens(2, start), tokens(2, 3, seed=8), tokens(2, 3, seed=9)
+    want_a, want_b = (mixer(torch.cat([x, z], 1))[:, start:].detach() for z in (a, b))
+    with MODES[mode]():
+        _, state = mixer(x[:, :-1], return_state=True)
+        _, state = mixer.step(x[:, -1], state)
+        after_a, after_b, got_a, got_b = state, state, [], []
+        for t in range(3):  # in turns, so that each could write over the other
+            y, after_a = mixer.step(a[:, t], after_a)
+            got_a.append(y)
+            y, after_b = mixer.step(b[:, t], after_b)
+            got_b.append(y)
+        same(torch.stack(got_a, 1).detach(), want_a)
+        same(torch.stack(got_b, 1).detach(), want_b)
+        same(mixer(a, state=state).detach(), want_a)
+
+
+@names
+def test_no_call_changes_the_state_it_was_given(name):
+    mixer, x = make(name, causal=True), tokens(2, 9)
+    with torch.no_grad():
+        _, state = mixer(x[:, :5], return_state=True)
+        before = [z.clone() for z in seen(state)]
+        mixer.step(x[:, 5], state)
+        mixer(x[:, 5:], state=state)
+        mixer(x[:, 5:], state=state, return_state=True)
+        state.select(torch.tensor([1]))
+        assert all(torch.equal(a, b) for a, b in zip(before, seen(state), strict=True))
+
+
+def seen(state: object) -> list[Tensor]:
+    """What a state holds of the tokens so far."""
+    if isinstance(state, KVCache):
+        return [state.k, state.v]
+    if isinstance(state, ConvState):
+        return [state.last, *seen(state.after)]
+    return list(state) if isinstance(state, State) else [*vars(state).values()]
+
+
+@names
+def test_a_copied_state_is_a_state_of_its_own(name):
+    mixer, x = make(name, causal=True), tokens(2, 7)
+    with torch.no_grad():
+        _, state = mixer(x[:, :5], return_state=True)
+        twin = copy.deepcopy(state)
+        mixer.step(x[:, 6], twin)
+        same(mixer.step(x[:, 5], state)[0], mixer(x)[:, 5])
+
+
+# ---- caches --------------------------------------------------------------------------------------
+
+
+@cached
+@pytest.mark.parametrize("mode", ["no_grad", "inference"])
+@pytest.mark.parametrize("max_len", [None, 130])
+def test_a_cache_grows_past_its_first_room(name, mode, max_len):
+    mixer, x = make(name, causal=True, max_len=max_len), tokens(1, 130)
+    want, state, got = mixer(x).detach(), None, []
+    with MODES[mode]():
+        for t in range(130):
+            y, state = mixer.step(x[:, t], state)
+            got.append(y)
+    same(torch.stack(got, 1), want)
+
+
+@pytest.mark.parametrize(("max_len", "rooms"), [(None, [64, 128, 256]), (150, [150])])
+def test_decoding_copies_a_cache_seldom(max_len, rooms):
+    """Room doubles, from 64 tokens on; with max_len it is there from the start."""
+    mixer, x = make("sa", causal=True, max_len=max_len), tokens(1, 150)
+    state, memories = None, []
+    with torch.no_grad():
+        for t in range(150):
+            _, state = mixer.step(x[:, t], state)
+            if not memories or state.keys is not memories[-1]:
+                memories.append(state.keys)
+    assert [memory.shape[2] for memory in memories] == rooms
+
+
+@pytest.mark.parametrize("name", ["sa", "sa-math"])
+@modes
+def test_a_full_cache_says_so(name, mode):
+    mixer, x = make(name, causal=True, max_len=5), tokens(2, 6)
+    with MODES[mode]():
+        _, state = mixer(x[:, :5], return_state=True)
+        with pytest.raises(ValueError, match="max_len = 5"):
+            mixer.step(x[:, 5], state)
+        with pytest.raises(ValueError, match="max_len = 5"):
+            mixer(x, return_state=True)
+        assert mixer(x).shape == x.shape  # without a cache nothing limits it
+
+
+@modes
+def test_aft_says_when_it_is_beyond_its_positions(mode):
+    mixer, x = make("aft", causal=True, max_len=5), tokens(2, 6)
+    with MODES[mode]():
+        _, state = mixer(x[:, :5], return_state=True)
+        for call in (
+            lambda: mixer(x),
+            lambda: mixer.step(x[:, 5], state),
+            lambda: mixer(x[:, 4:], state=mixer(x[:, :4], return_state=True)[1]),
+            lambda: mixer(x[:1], cu_seqlens=torch.tensor([0, 6])),
+        ):
+            with pytest.raises(ValueError, match="max_len = 5"):
+                call()
+        assert mixer(x[:1], cu_seqlens=torch.tensor([0, 3, 6])).shape == (1, 6, 12)
+
+
+def test_aft_has_512_positions_unless_told():
+    mixer, x = make_mixer("aft", 2), torch.zeros(1, 513, 2)
+    assert mixer(x[:, :512]).shape == (1, 512, 2)
+    with pytest.raises(ValueError, match="max_len = 512"):
+        mixer(x)

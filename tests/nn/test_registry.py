@@ -1,0 +1,233 @@
+"""Every mixer against its formula, values and gradients; what it may see, and what it must not."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mixer_helpers import (
+    HEADED,
+    MASKS,
+    NAMES,
+    RECURRENT,
+    causals,
+    differentiate,
+    fresh,
+    literal,
+    make,
+    masks,
+    names,
+    poisoned_memory,
+    same,
+    tokens,
+)
+
+from eattn import Taylor
+from eattn.nn import MIXERS, ElementwiseAttention, make_mixer
+
+# [B, L, dim], heads: one token; primes; one past the chunks of 64, of 128 (la) and of 256 (taylor)
+SHAPES = [
+    ((1, 1, 6), 1),
+    ((3, 2, 8), 8),
+    ((2, 7, 12), 3),
+    ((1, 65, 24), 4),
+    ((2, 129, 10), 5),
+    ((1, 257, 6), 2),
+]
+
+
+@names
+@causals
+@pytest.mark.parametrize(("shape", "heads"), SHAPES, ids=str)
+def test_a_mixer_is_its_formula(name, causal, shape, heads):
+    B, L, dim = shape
+    dim -= name not in HEADED  # odd where nothing asks for heads
+    mixer, x = make(name, dim, heads=heads, causal=causal), tokens(B, L, dim).requires_grad_()
+    y = mixer(x)
+    assert y.shape == x.shape
+    same(differentiate(mixer, x, y), differentiate(mixer, x, literal(mixer, x)))
+
+
+@names
+@causals
+@masks
+@pytest.mark.parametrize("L", [7, 130])
+def test_a_masked_mixer_is_its_formula_over_real_tokens(name, causal, masked, L):
+    mixer, x, real = make(name, causal=causal), tokens(3, L).requires_grad_(), MASKS[masked](L)
+    want = differentiate(mixer, x, literal(mixer, x, real), real)
+    same(differentiate(mixer, x, mixer(x, real), real), want)
+    same(differentiate(mixer, x, mixer(x, key_mask=real), real), want)
+
+
+@names
+@causals
+def test_a_mask_of_ones_changes_nothing(name, causal):
+    mixer, x = make(name, causal=causal), tokens(2, 65)
+    same(mixer(x, torch.ones(2, 65, dtype=torch.bool)), mixer(x))
+
+
+@names
+@causals
+def test_a_row_without_tokens_gives_the_bias_alone(name, causal):
+    mixer, x = make(name, causal=causal), tokens(3, 7).requires_grad_()
+    y = mixer(x, MASKS["a row without tokens"](7))
+    bias = getattr(mixer, "mixer", mixer).out_proj.bias
+    same(y[1], bias.expand_as(y[1]))
+    assert y.isfinite().all()
+    others = [p for p in mixer.parameters() if p is not bias]
+    grads = torch.autograd.grad(y[1].sum(), [x, *others], allow_unused=True, materialize_grads=True)
+    assert not any(grad.any() for grad in grads)
+
+
+@names
+@causals
+@masks
+def test_nothing_is_read_behind_the_mask(name, causal, masked):
+    mixer, x, real = make(name, causal=causal), tokens(3, 9), MASKS[masked](9)
+    bad = torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=x.dtype).repeat(4)
+    answers = []
+    for tainted in (x.clone(), torch.where(real.unsqueeze(-1), x, bad)):
+        y = mixer(tainted.requires_grad_(), real)
+        assert y.isfinite().all()  # at masked tokens too: a later layer may multiply them by 0
+        answers.append(differentiate(mixer, tainted, y))
+    assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
+    assert not answers[1][1][~real].any()
+
+
+@names
+@pytest.mark.parametrize("L", [9, 300])
+@pytest.mark.parametrize("new", [0.0, 3.0, -1e3, 1e6])
+def test_a_later_token_changes_no_earlier_output(name, L, new):
+    mixer, x = make(name, causal=True), tokens(2, L)
+    changed = x.clone()
+    changed[:, L - 4 :] = new
+    before, after = mixer(x)[:, : L - 4], mixer(changed)[:, : L - 4]
+    if name == "aft":  # its keys are relative to the largest, which may come later
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+    else:
+        assert torch.equal(after, before)
+
+
+@names
+def test_a_causal_output_has_no_gradient_from_later_tokens(name):
+    mixer, x = make(name, causal=True), tokens(1, 70).requires_grad_()
+    (grad,) = torch.autograd.grad(mixer(x)[:, 30].sum(), x)
+    assert not grad[:, 31:].any() and (grad[:, :31] != 0).any(-1).all()
+
+
+@names
+def test_a_full_mixer_sees_both_ways(name):
+    """Recurrences too: those are bidirectional."""
+    mixer, x = make(name, causal=False), tokens(1, 7).requires_grad_()
+    for i in (0, 6):
+        (grad,) = torch.autograd.grad(mixer(x)[:, i].sum(), x)
+        assert (grad != 0).any(-1).all()
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_both_directions_of_a_recurrence_reach_the_output(name):
+    """The first output sees the last token only backwards, the last the first only forwards."""
+    mixer, x = make(name, dim=7, causal=False), tokens(2, 9, 7)
+    for changed, other in ((0, -1), (-1, 0)):
+        z = x.clone()
+        z[:, changed] += 1
+        assert (mixer(z)[:, other] - mixer(x)[:, other]).abs().max() > 1e-6
+
+
+@names
+@causals
+@pytest.mark.parametrize("cuts", [(0, 7, 7, 8, 140), (0, 0, 5)], ids=str)
+def test_packed_sequences_are_each_alone(name, causal, cuts):
+    mixer, x = make(name, causal=causal), tokens(1, cuts[-1]).requires_grad_()
+    alone = torch.cat([mixer(x[:, a:b]) for a, b in pairwise(cuts) if b > a], 1)
+    want = differentiate(mixer, x, alone)
+    for dtype in (torch.int32, torch.int64):
+        packed = mixer(x, cu_seqlens=torch.tensor(cuts, dtype=dtype))
+        same(differentiate(mixer, x, packed), want)
+
+
+@names
+@causals
+def test_a_nan_stays_in_its_packed_sequence(name, causal):
+    mixer, x = make(name, causal=causal), tokens(1, 12)
+    clean = mixer(x, cu_seqlens=torch.tensor([0, 5, 12]))
+    x[:, 2] = torch.nan
+    assert torch.equal(mixer(x, cu_seqlens=torch.tensor([0, 5, 12]))[:, 5:], clean[:, 5:])
+
+
+@names
+@causals
+@pytest.mark.parametrize("shape", [(0, 5, 12), (2, 0, 12)], ids=str)
+def test_no_tokens_give_no_tokens(name, causal, shape):
+    mixer, x = make(name, causal=causal), tokens(*shape).requires_grad_()
+    for y in (mixer(x), mixer(x, torch.ones(shape[:2], dtype=torch.bool))):
+        assert y.shape == shape
+        assert all(not g.any() for g in torch.autograd.grad(y.sum(), [x], materialize_grads=True))
+
+
+@names
+@causals
+def test_strides_do_not_matter(name, causal):
+    mixer, x = make(name, causal=causal), tokens(2, 70)
+    odd = x.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    same(mixer(odd), mixer(x))
+    same(mixer(odd, MASKS["holes"](70)[:2]), mixer(x, MASKS["holes"](70)[:2]))
+
+
+@names
+@causals
+def test_nothing_uninitialised_is_read(name, causal):
+    mixer, x = make(name, causal=causal), tokens(2, 70).requires_grad_()
+    want = differentiate(mixer, x, mixer(x))
+    with poisoned_memory():
+        same(differentiate(mixer, x, mixer(x)), want)
+
+
+def test_the_names_are_those_of_the_paper_and_the_quadrature():
+    assert set(MIXERS) == {
+        "ea-q17",
+        *("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn"),
+    }
+    for order in range(0, 17, 2):
+        mixer = make_mixer(f"ea-{order}", 6)
+        assert isinstance(mixer, ElementwiseAttention) and mixer.expansion == Taylor(order)
+    assert make_mixer("ea", 6).expansion is None
+
+
+@names
+@causals
+def test_a_mixer_tells_what_it_is(name, causal):
+    mixer = fresh(name, 12, heads=3, causal=causal)
+    assert "dim=12" in repr(mixer) and f"causal={causal}" in repr(mixer)
+    assert (mixer.dim, mixer.causal) == (12, causal)
+    assert ("heads=3" in repr(mixer)) == (name in HEADED)
+
+
+def test_sa_and_sa_math_are_the_same_function():
+    for causal in (False, True):
+        a, b = make("sa", causal=causal), make("sa-math", causal=causal)
+        b.load_state_dict(a.state_dict())
+        x = tokens(3, 70)
+        same(a(x, MASKS["holes"](70)), b(x, MASKS["holes"](70)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fresh_mixers_keep_the_size_of_their_input(name):
+    """Neither silent nor loud: a token alone comes out with a size like its own."""
+    torch.manual_seed(0)
+    y = fresh(name, 96, heads=6)(torch.randn(64, 1, 96)).detach()
+    assert 0.02 < y.std() < 2
+
+
+def test_the_linear_recurrence_starts_with_long_and_short_memories():
+    mixer = make_mixer("linear-rnn", 64, causal=True)
+    keep = torch.sigmoid(mixer.in_proj.bias[:64]).detach()
+    assert float(keep.min()) == pytest.approx(1 / 2, abs=0.01)
+    assert float(keep.max()) == pytest.approx(1 - 1 / 512, abs=1e-4)
+
+
+@causals
+def test_the_gru_is_that_of_torch(causal):
+    mixer, x = make("gru", causal=causal), tokens(2, 7)
+    same(mixer(x), F.linear(mixer.gru(x)[0], mixer.out_proj.weight, mixer.out_proj.bias))
+    assert mixer.gru.bidirectional is not causal
