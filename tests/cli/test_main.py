@@ -1,6 +1,5 @@
 """The command line, in this process where that suffices, in one of its own for exit codes."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
