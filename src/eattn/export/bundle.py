@@ -25,6 +25,7 @@ FILES = (
     GRAPHS,
     metadata.TOKENIZER,
     metadata.SPELLING,
+    "__pycache__",  # of graphs.py, once the example has run
     *(n + ending for n in ("sequence", "step") for ending in (".onnx", ".onnx.data", ".pt2")),
 )
 SIZES = ((1, 1), (2, 7), (3, 130))  # batch and length of each comparison; none is the traced one
