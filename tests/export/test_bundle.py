@@ -52,7 +52,7 @@ def test_whole_sequences_are_reread_without_a_step(tmp_path):
     model = make(mixer="sa", num_hidden_layers=1, max_position_embeddings=12).float()
     about = export.save(model, tmp_path / "out", format="torch")
     assert list(about["graphs"]) == ["sequence"]
-    assert "use ea-N, ea-qN, la, gru or linear-rnn" in about["without"]["step"]
+    assert "use ea-N, ea-qN, la, taylor, gru or linear-rnn" in about["without"]["step"]
     prompt, count = torch.tensor([about["example"]["input_ids"]]), about["example"]["tokens"]
     mask = torch.ones_like(prompt)
     tokens = model.generate(

@@ -58,7 +58,7 @@ class Stateful(nn.Module):
         elif not self.fixed_size:
             raise ValueError(
                 f"a step of mixer {mixer!r} cannot be exported: it keeps every token, and the state"
-                " of a graph has a fixed size; use ea-N, ea-qN, la, gru or linear-rnn"
+                " of a graph has a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
             )
         state = []
         for n, x in self.name(self.empty, self.own).items() if self.fixed_size else ():
