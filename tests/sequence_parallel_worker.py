@@ -3,6 +3,7 @@
 All in float64. The loss of a run is the sum of the ranks' losses, so gradients are summed.
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -101,18 +102,15 @@ def recomputed(kind: str) -> float:
 def refused() -> dict[str, str]:
     """Return the errors of what cannot run on a shard."""
     x, found = torch.zeros(1, 3, 8), {}
-    tries: dict[str, Any] = {
-        f"{name} {causal}": lambda mixer=make_mixer(name, 8, heads=2, short_conv=2, causal=causal): (
-            mixer(x)
-        )
-        for name, causal in itertools.product(UNSHARDED, (False, True))
-    }
     step = make_mixer("ea-6", 8, causal=True)
-    tries |= {
+    tries: dict[str, Any] = {
         "step": lambda: step.step(x[:, 0]),
         "SequenceClassifier": lambda: SequenceClassifier(8, 2, dim=8, depth=1)(x),
         "Forecaster": lambda: Forecaster(8, dim=8, depth=1)(x),
     }
+    for name, causal in itertools.product(UNSHARDED, (False, True)):
+        mixer = make_mixer(name, 8, heads=2, short_conv=2, causal=causal)
+        tries[f"{name} {causal}"] = functools.partial(mixer, x)
     for name, attempt in tries.items():
         try:
             with sequence_parallel():
