@@ -17,12 +17,3 @@ Fsdp = Annotated[
     bool,
     typer.Option("--fsdp", help="Under torchrun: each process holds a shard of every weight."),
 ]
-SequenceParallel = Annotated[
-    int,
-    typer.Option(
-        "--sequence-parallel",
-        metavar="N",
-        min=1,
-        help="Under torchrun: N processes share each sequence.",
-    ),
-]
