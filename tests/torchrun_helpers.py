@@ -15,7 +15,6 @@ import torch.distributed as dist
 import torch.distributed.nn  # before a group exists: its default arguments would keep the group
 import torch.multiprocessing as mp
 
-
 Work = Callable[[], dict[str, Any]]
 TESTS = Path(__file__).parent
 HANGS = timedelta(seconds=60)  # one that waits so long for another waits for ever
