@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from eattn.data import read_table
+from eattn.data import load_forecasting, read_table
 
 GOOD = "date,load,OT\n2020-01-01 00:00,1,2.5\n2020-01-01 01:00,,-3\n2020-01-01 02:00,3,4e2\n"
 
@@ -152,22 +152,22 @@ def test_several_series_are_told_apart(csv):
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
         ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
         ("time,x\n1,1\n3,2\n2,3\n", "line 4: 2 comes after 3; sort the rows by time"),
-        ("time,x\n1,1\n1,2\n", "line 3: 1 is there already, in line 2"),
+        ("time,x\n1,1\n1,2\n", "line 3: 1 is also in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
-        ("a,b\n1,x\n2,y\n", "has no column of times, its columns are a, b: say which"),
-        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: say which"),
+        ("a,b\n1,x\n2,y\n", "has no column of times, only a, b: name one"),
+        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: name one"),
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
             "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
         ),
         (
             "date,x\n2020-01-01,1\n2020-01-02,2\n2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is there already, in line 2",
+            "line 4: 2020-01-01 00:00:00 is also in line 2",
         ),
         (
             "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is there already, in line 3",
+            "line 4: 2020-01-01 00:00:00 is also in line 3",
         ),
         (b"date,x\n2020-01-01,\xff\n", "toy.csv, line 2: not UTF-8"),
         (b"date,x\n2020-01-01,1\x00\n", "toy.csv is not text; tables must be CSV"),
@@ -222,5 +222,22 @@ def test_a_bad_cell_of_a_parquet_file_is_named_by_its_row(tmp_path):
 
 def test_without_pandas_the_extra_is_named(csv, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"eattn\[timeseries\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pandas is not installed.*eattn\[timeseries\]"):
         read_table(csv(GOOD))
+
+
+@pytest.mark.parametrize("file", ["Traffic/traffic.csv", "traffic_OT.csv"])
+def test_traffic_is_loaded_complete_or_reduced(tmp_path, file):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("date,0,1,OT\n2016-07-01 02:00:00,1,2,3\n2016-07-01 03:00:00,4,5,6\n")
+    table = load_forecasting("traffic", data_dir=tmp_path)
+    assert (table.name, table.target) == ("Traffic", "OT")
+    assert table.columns == ["0", "1", "OT"]
+    assert table.frame["OT"].tolist() == [3, 6]
+
+
+def test_dataset_without_its_target_raises(tmp_path):
+    (tmp_path / "ETTh1.csv").write_text("date,OT,x\n2016-07-01,none at all,1\n")
+    with pytest.raises(ValueError, match=r"ETTh1.csv must have a column 'OT' of numbers"):
+        load_forecasting("ETTh1", data_dir=tmp_path)

