@@ -44,11 +44,6 @@ def cells(output: str, name: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())[1:]
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["get"], ["show"]], ids=" ".join)
-def test_every_command_has_help_with_an_example(command):
-    assert "Example: eattn data" in run(*command, "--help")
-
-
 def test_list_prints_the_shape_of_each_dataset(folder):
     output = run("list", "--data-dir", folder)
     assert cells(output, "JAP") == ["12", "7–29", "9", "270", "370"]

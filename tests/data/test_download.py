@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import os
-import socket
 import sys
 import zipfile
 from dataclasses import replace
@@ -149,16 +148,6 @@ def test_damaged_archive_member_raises(uwg, cache, monkeypatch):
     with pytest.raises(DownloadError, match=r"CRC|invalid"):
         get(UWG)
     assert names(cache) == set()
-
-
-def test_refused_connection_raises_one_line(etth2, monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/file"
-        publish(monkeypatch, "ETTh2", url, {})
-        with pytest.raises(DownloadError, match="refused") as caught:
-            get("ETTh2")
-    assert "\n" not in str(caught.value)
 
 
 def test_full_disk_is_not_a_download_error(etth2, cache, monkeypatch):

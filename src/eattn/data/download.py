@@ -20,14 +20,15 @@ class DownloadError(OSError):
 
 def fetch(known: DataSet, folder: Path, *, progress: bool = False) -> None:
     """Download the files of a dataset into `folder`."""
-    need("pooch", extra="timeseries")
-    from requests import RequestException
-
+    failures = (
+        need("requests", extra="timeseries").RequestException,
+        *(ValueError, zipfile.BadZipFile, zlib.error, EOFError),
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{known.name}.") as scratch:
         try:
             paths = _fetch(known, Path(scratch), progress)
-        except (RequestException, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except failures as error:
             files = " and ".join(known.published())
             raise DownloadError(
                 f"cannot download {known.name}: {error}. Fetch {known.url} by other means, put "
@@ -40,15 +41,18 @@ def fetch(known: DataSet, folder: Path, *, progress: bool = False) -> None:
 
 def _fetch(known: DataSet, scratch: Path, progress: bool) -> list[Path]:
     """Download and unpack into `scratch`; return the checked files."""
-    import pooch
-
+    pooch = need("pooch", extra="timeseries")
     is_zip = known.url.endswith(".zip")
     name = f"{known.name}.zip" if is_zip else known.published()[0]
     pup = pooch.create(
         scratch, "", registry={name: None}, urls={name: known.url}, retry_if_failed=RETRIES
     )
     downloader = pooch.HTTPDownloader(
-        progressbar=progress and sys.stderr.isatty(), chunk_size=1 << 16, headers=HEADERS
+        progressbar=progress and sys.stderr.isatty(),
+        chunk_size=1 << 16,
+        headers=HEADERS,
+        # pooch does not close the response that it raises for.
+        hooks={"response": lambda response, **_: None if response.ok else response.close()},
     )
     processor = pooch.Unzip() if is_zip else None
     fetched = pup.fetch(name, processor=processor, downloader=downloader)

@@ -48,13 +48,8 @@ def find(
         Download a dataset that is not on this machine.
     progress : bool, default False
         Show the progress of a download on stderr.
-
-    Returns
-    -------
-    Path
     """
     known = look_up(name)
-    split = known.split(split)
     found = locate(name, split, data_dir=data_dir)
     if found is None and download:
         get(name, progress=progress)

@@ -66,10 +66,6 @@ def read_table(
     series : str, optional
         Column that identifies the series, by default `unique_id` if it exists.
 
-    Returns
-    -------
-    Table
-
     Raises
     ------
     ValueError
