@@ -212,7 +212,7 @@ def test_bad_input_is_named_in_one_line(tmp_path, content, options, reason):
 def test_a_missing_file_and_a_model_that_is_none_are_named(folder, tmp_path):
     with pytest.raises(ValueError, match=r"no\.csv must be a CSV or parquet file, there is none"):
         run("fit", tmp_path / "no.csv", "--out", tmp_path / "model")
-    with pytest.raises(ValueError, match="there is no file ETTx2, and unknown dataset 'ETTx2'"):
+    with pytest.raises(ValueError, match="there is no file ETTx2, and unknown data set 'ETTx2'"):
         run("fit", "ETTx2", "--out", tmp_path / "model")
     with pytest.raises(ValueError, match="JAP is a set to classify"):
         run("fit", "JAP", "--out", tmp_path / "model")

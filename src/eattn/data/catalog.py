@@ -106,4 +106,4 @@ def look_up(name: str) -> DataSet:
         return known[name.lower()]
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[near[0]].name}? " if near else ""
-    raise ValueError(f"unknown dataset {name!r}: {hint}the known ones are {', '.join(CATALOG)}")
+    raise ValueError(f"unknown data set {name!r}: {hint}the known ones are {', '.join(CATALOG)}")
