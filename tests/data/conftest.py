@@ -20,10 +20,10 @@ class Site:
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: "Server"
+    site: Site
 
     def do_GET(self) -> None:
-        site = self.server.site
+        site = self.site
         site.requests += 1
         status = site.statuses.pop(0) if site.statuses else 200
         content = site.content if status == 200 else b""
@@ -36,19 +36,15 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Server(ThreadingHTTPServer):
-    site: Site
-
-
 @pytest.fixture
 def site(monkeypatch):
     """A server whose file is at `site.url`; pooch does not wait between attempts."""
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    server = Server(("127.0.0.1", 0), Handler)
-    server.site = Site(f"http://127.0.0.1:{server.server_port}/file")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.site = Site(f"http://127.0.0.1:{server.server_port}/file")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield server.site
+    yield Handler.site
     server.shutdown()
     thread.join()
     server.server_close()

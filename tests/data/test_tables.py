@@ -150,7 +150,7 @@ def test_several_series_are_identified(csv):
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
         ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
         ("time,x\n1,1\n3,2\n2,3\n", "line 4: 2 comes after 3; sort the rows by time"),
-        ("time,x\n1,1\n1,2\n", "line 3: 1 is also in line 2"),
+        ("time,x\n1,1\n1,2\n", "line 3: 1 is there already, in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
         ("a,b\n1,x\n2,y\n", "has no column of times, only a, b: name one"),
@@ -161,11 +161,11 @@ def test_several_series_are_identified(csv):
         ),
         (
             "date,x\n2020-01-01,1\n2020-01-02,2\n2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is also in line 2",
+            "line 4: 2020-01-01 00:00:00 is there already, in line 2",
         ),
         (
             "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is also in line 3",
+            "line 4: 2020-01-01 00:00:00 is there already, in line 3",
         ),
         (b"date,x\n2020-01-01,\xff\n", "toy.csv, line 2: not UTF-8"),
         (b"date,x\n2020-01-01,1\x00\n", "toy.csv is not text; tables must be CSV"),

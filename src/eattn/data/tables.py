@@ -150,7 +150,7 @@ def _check_order(rows: Rows, times: "pd.Series[Any]", series: "pd.Series[Any] | 
             time, before = group.iloc[number], group.iloc[:number]
             same = before.index[(before == time).to_numpy()]
             problem = (
-                f"{time} is also in {rows.where(same[0])}"
+                f"{time} is there already, in {rows.where(same[0])}"
                 if len(same)
                 else f"{time} comes after {before.iloc[-1]}; sort the rows by time"
             )
