@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eattn._io import replace_directory
 from eattn.export import metadata
 from eattn.export.graph import NEXT, Graph, Port, need
 from eattn.timeseries import store
@@ -88,7 +89,7 @@ def save(
         graphs.append(step(model))
     except ValueError as error:
         about["without"]["step"] = str(error)
-    with store.replacing(folder) as fresh:
+    with replace_directory(folder) as fresh:
         for template, name in (
             (about["kind"].replace(" ", "_"), EXAMPLE),
             (f"graphs_{format}", GRAPHS),
