@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eattn.ops import reference
 from eattn.ops.checks import check_qkv
-from eattn.ops.features import LOG2E
+from eattn.ops.features import LOG2E, empty_shift
 from eattn.ops.traceable import exporting
 
 BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
@@ -64,7 +64,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y in float32 or wider, and the log-sum-exp in two parts: m and den, log(den) - m^2."""
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
-    far = math.sqrt(torch.finfo(qt.dtype).max) / 4  # m before the first key; masked ones are at inf
+    far = empty_shift(qt.dtype)  # m before the first key; masked keys are at inf
     num, den, m = torch.zeros_like(qt), torch.zeros_like(qt), torch.full_like(qt, far)
     for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
         qb, kb, vb = qt[g, i, None], kt[g, None, j], vt[g, None, j]
