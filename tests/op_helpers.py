@@ -51,7 +51,9 @@ def pairwise(names: str, *axes: list[Any]) -> pytest.MarkDecorator:
 
 
 def _id(value: Any) -> str:
-    return {True: "causal", False: "full"}.get(value, str(value).removeprefix("torch."))
+    if isinstance(value, bool):
+        return "causal" if value else "full"
+    return str(value).removeprefix("torch.")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The backends of `ea_series` and the choice among them.
 
-A new backend is one more entry in `BACKENDS`: no other file names the backend modules.
+A new backend is one more entry in the list below: no other file names the backend modules.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def _native(name: str, isa: str | None = None) -> Backend:
 
 # Fastest first; eager always fits, so those after it must be asked for by name. The reasons are
 # found once, here, because torch.compile traces through `choose`.
-BACKENDS = (
+_BACKENDS = (
     _native("native"),
     Backend(
         "triton",
@@ -48,14 +48,14 @@ BACKENDS = (
     Backend("eager", eager.forward, eager.backward, lambda q, cu_seqlens, terms: (0,), None, None),
     *(_native(f"native-{isa}", isa) for isa in ("avx512", "avx2", "baseline")),
 )
-BY_NAME = {backend.name: backend for backend in BACKENDS}
+BY_NAME = {backend.name: backend for backend in _BACKENDS}
 
 
 def choose(name: str | None, q: Tensor) -> Backend:
     """Return the fastest backend that fits q, or the named one if it can run."""
     device = q.device.type
     if name is None:
-        for backend in BACKENDS:
+        for backend in BY_NAME.values():
             if backend.why_not is None and backend.device in (None, device):
                 return backend
     if name not in BY_NAME:

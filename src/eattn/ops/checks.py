@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from eattn.ops.expansion import Expansion, resolve_expansion
+from eattn.ops.expansion import Expansion
 from eattn.ops.state import State
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -91,9 +91,8 @@ def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None 
     """Check that a state has a row per sequence, the channels of q, and this expansion if given."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
-    if expansion is None:
-        expansion = resolve_expansion(expansion=state.expansion)
-    elif state.expansion != expansion:
+    expansion = state.expansion if expansion is None else expansion
+    if state.expansion != expansion:
         raise ValueError(
             f"state must have the expansion of the call, {expansion!r}, got {state.expansion!r}"
         )

@@ -166,7 +166,8 @@ def _unflatten(leaves: Iterable[Any], expansion: Expansion) -> State:
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Expansion]:
-    return [(pytree.GetAttrKey(n), x) for n, x in state.tensors().items()], state.expansion
+    # Not GetAttrKey: the guards of torch.export confuse `.s` with `.shift`, which begins with it.
+    return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], state.expansion
 
 
 pytree.register_pytree_node(
