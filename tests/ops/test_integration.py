@@ -1,9 +1,6 @@
 """The operator inside PyTorch: compile, autocast, checkpointing, DDP, fork, export."""
 
 import multiprocessing
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -189,63 +186,6 @@ def test_a_forked_child_does_not_hang():
     child.join(60)
     assert child.exitcode == 0
     assert total == pytest.approx(float(y.sum()), rel=1e-4)
-
-
-class Sequences(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return ea_series(
-            *(draw(1, 300, 200, seed=index + i).float() for i in range(3)), causal=True
-        )
-
-
-def test_data_loader_workers_may_call_it():
-    direct = [Sequences()[i] for i in range(4)]
-    loader = torch.utils.data.DataLoader(
-        Sequences(), batch_size=None, num_workers=2, multiprocessing_context="fork"
-    )
-    for a, b in zip(direct, loader, strict=True):
-        assert torch.equal(a, b)
-
-
-DDP = """
-import os, torch, torch.distributed as dist
-from eattn import ea_series
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-class Layer(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = torch.nn.Linear(4, 12)
-    def forward(self, x):
-        return ea_series(*self.qkv(x).chunk(3, -1), causal=True)
-layer = Layer()
-x = torch.randn(2, 9, 4)
-whole = torch.autograd.grad(layer(x).square().sum() / 2, layer.qkv.weight)[0]
-model = torch.nn.parallel.DistributedDataParallel(layer)
-model(x[rank : rank + 1]).square().sum().backward()
-torch.testing.assert_close(layer.qkv.weight.grad, whole, rtol=1e-4, atol=1e-5)
-dist.barrier()  # nobody leaves while another still talks
-dist.destroy_process_group()
-os._exit(0)  # gloo's threads may outlive Python on a busy machine, and then abort it
-"""
-
-
-def test_ddp_averages_its_gradients(tmp_path):
-    script = tmp_path / "ddp.py"
-    script.write_text(DDP)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("mask, state", [(False, True), (True, False), (True, True)])

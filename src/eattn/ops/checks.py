@@ -91,8 +91,9 @@ def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None 
     """Check that a state has a row per sequence, the channels of q, and this expansion if given."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
-    expansion = state.expansion if expansion is None else expansion
-    if state.expansion != expansion:
+    if expansion is None:
+        expansion = state.expansion
+    elif state.expansion != expansion:
         raise ValueError(
             f"state must have the expansion of the call, {expansion!r}, got {state.expansion!r}"
         )

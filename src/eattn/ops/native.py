@@ -5,6 +5,8 @@ states between.
 """
 
 import ctypes
+import functools
+import itertools
 import struct
 from pathlib import Path
 
@@ -21,12 +23,15 @@ CHECKPOINT = 64  # kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-# The fields of EattnArgs in native/args.h, in its order; `_call` fills them by name.
-_VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv")  # data pointer and three strides
+# The fields of EattnArgs in native/args.h, in its order, and how many 64-bit words each takes: a
+# view is a pointer and three strides.
+_VIEWS = dict.fromkeys(("q", "k", "v", "y", "gy", "dq", "dk", "dv"), 4)
 _STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
-_POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved")
-_INTEGERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads")  # then the radius
-_ARGS = struct.Struct(f"@{4 * len(_VIEWS) + len(_POINTERS) + len(_INTEGERS)}qd")
+_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")
+_WORDS = _VIEWS | dict.fromkeys(("key_mask", "cu_seqlens", *_STATES, "saved", *_NUMBERS), 1)
+_FIRST = dict(zip(_WORDS, itertools.accumulate(_WORDS.values(), initial=0), strict=False))
+_ZEROS: list[float] = [0] * sum(_WORDS.values())
+_ARGS = struct.Struct(f"@{len(_ZEROS) - 1}qd")  # the radius is the only float
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
@@ -65,6 +70,7 @@ _USABLE = [isa for isa, why in ISAS.items() if why is None]
 _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 
+@functools.cache
 def _fastest(D: int, wide: bool) -> str:
     """Return the ISA with the widest vectors of which D channels fill more than half."""
     bytes_of_channels = D * (8 if wide else 4)
@@ -102,30 +108,34 @@ def _call(
     function: str,
     inputs: Inputs,
     tensors: dict[str, Tensor | None],
+    real: torch.dtype,
     expansion: Expansion,
     causal: bool,
     isa: str | None,
 ) -> None:
-    """Call a kernel on tensors given by the names of the struct's fields; missing ones are null."""
+    """Call a kernel on tensors given by the names of the struct's fields; missing ones are 0."""
     if _library is None:
         raise RuntimeError(_why_not)
-    (B, Lq, D), Lk, dtype = inputs.q.shape, inputs.k.shape[1], inputs.q.dtype
-    tensors["q"], tensors["k"], tensors["v"] = inputs[:3]
-    tensors["key_mask"] = dense(inputs.key_mask, torch.bool)
-    tensors["cu_seqlens"] = dense(inputs.cu_seqlens, torch.int64)
-    fields: list[int] = []
-    for name in _VIEWS:
-        x = tensors.get(name)
-        fields += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride())
-    for name in _POINTERS:
-        x = tensors.get(name)
-        fields.append(0 if x is None else x.data_ptr())
-    numbers = dict(B=B, Lq=Lq, Lk=Lk, D=D, R=inputs.rows, terms=expansion.terms, causal=causal)
-    numbers |= dict(io=IO[dtype], threads=torch.get_num_threads())
-    fields += [numbers[name] for name in _INTEGERS]
-    wide = inputs.sum_dtype == torch.float64
+    q, k, v, key_mask, cu_seqlens, *_ = inputs
+    (B, Lq, D), Lk, wide = q.shape, k.shape[1], real == torch.float64
+    tensors["q"], tensors["k"], tensors["v"] = q, k, v
+    if key_mask is not None:
+        tensors["key_mask"] = dense(key_mask, torch.bool)
+    if cu_seqlens is not None:
+        tensors["cu_seqlens"] = dense(cu_seqlens, torch.int64)
+    args = _ZEROS.copy()
+    for name, x in tensors.items():
+        if x is not None:
+            first = _FIRST[name]
+            args[first] = x.data_ptr()
+            if name in _VIEWS:
+                args[first + 1 : first + 4] = x.stride()
+    sizes = dict(B=B, Lq=Lq, Lk=Lk, D=D, R=inputs.rows, terms=expansion.terms, causal=causal)
+    rest = dict(io=IO[q.dtype], threads=torch.get_num_threads(), radius=expansion.radius)
+    for name, number in (sizes | rest).items():
+        args[_FIRST[name]] = number
     index = _INDEX[isa or _fastest(D, wide)]
-    getattr(_library, function)(_ARGS.pack(*fields, expansion.radius), index, wide)
+    getattr(_library, function)(_ARGS.pack(*args), index, wide)
 
 
 def forward(
@@ -145,7 +155,7 @@ def forward(
     if inputs.s is not None:
         tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
         tensors["m0"] = dense(inputs.shift, real)
-    _call("eattn_forward", inputs, tensors, expansion, causal, isa)
+    _call("eattn_forward", inputs, tensors, real, expansion, causal, isa)
     return y, s1, z1, m1, saved
 
 
@@ -171,5 +181,5 @@ def backward(
     tensors["gs"], tensors["gz"] = kernel_sums(gs, real), kernel_sums(gz, real)
     tensors["s1"], tensors["z1"] = kernel_sums(final[0], real), kernel_sums(final[1], real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
-    _call("eattn_backward", inputs, tensors, expansion, causal, isa)
+    _call("eattn_backward", inputs, tensors, real, expansion, causal, isa)
     return dq, dk, dv, ds, dz
