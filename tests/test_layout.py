@@ -13,6 +13,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # Lowest first; a unit may import those below it, never one beside or above it.
 LAYERS = [
+    {"_checks"},  # helpers of all
     {"data", "plots"},  # leaves
     {"ops"},
     {"distributed"},

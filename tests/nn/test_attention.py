@@ -109,7 +109,9 @@ def test_packed_sequences_leave_a_state_each(order):
 
 def test_packed_exact_attention_keeps_no_state():
     made, x = layer(order=None, causal=True), tokens(1, 8, 7)
-    with pytest.raises(ValueError, match="cu_seqlens goes without state and return_state"):
+    with pytest.raises(
+        ValueError, match="cu_seqlens cannot be combined with state or return_state"
+    ):
         made(x, cu_seqlens=torch.tensor([0, 8]), return_state=True)
 
 

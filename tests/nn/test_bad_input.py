@@ -111,7 +111,7 @@ def test_packing_keeps_no_state(name):
     causal = mixer(name, causal=True)
     _, state = causal(ONE, return_state=True)
     for options in ({"state": state}, {"return_state": True}):
-        with raises(ValueError, "cu_seqlens goes without"):
+        with raises(ValueError, "cu_seqlens cannot be combined with"):
             causal(ONE, cu_seqlens=CU, **options)
 
 

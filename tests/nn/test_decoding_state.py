@@ -152,7 +152,7 @@ def seen(state: object) -> list[Tensor]:
     if isinstance(state, KVCache):
         return [state.k, state.v]
     if isinstance(state, ConvState):
-        return [state.last, *seen(state.after)]
+        return [state.conv, *seen(state.after)]
     return list(state) if isinstance(state, State) else [*vars(state).values()]
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eattn.nn.base import places
+from eattn.nn.base import front_positions
 from eattn.nn.decoding_state import ConvState, KVCache
 
 
@@ -35,12 +35,12 @@ class Slots(KVCache):
 def slotted(state: Any) -> Any:
     """The state with a cache that has room as `Slots`; any other as it is."""
     if isinstance(state, ConvState):
-        return ConvState(state.last, slotted(state.after))
+        return ConvState(state.conv, slotted(state.after))
     if not isinstance(state, KVCache) or isinstance(state, Slots) or state.max_len is None:
         return state
     mask = state.mask
     assert mask is not None, "graphs say which tokens are real"
-    place, count = places(mask)
+    place, count = front_positions(mask)
     real, room = mask[:, None, :, None], state.max_len
 
     def moved(x: Tensor) -> Tensor:
@@ -54,5 +54,5 @@ def slotted(state: Any) -> Any:
 def at(state: Any, seen: Tensor) -> Any:
     """A state made of tensors, after so many tokens [B]; it matters to `Slots` alone."""
     if isinstance(state, ConvState):
-        return ConvState(state.last, at(state.after, seen))
+        return ConvState(state.conv, at(state.after, seen))
     return replace(state, seen=seen) if isinstance(state, Slots) else state

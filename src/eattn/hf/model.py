@@ -175,7 +175,7 @@ class EAModel(EAPreTrainedModel):
         cache = self._cache(past_key_values, use_cache, x)
         key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
-            raise ValueError("cu_seqlens goes without attention_mask and past_key_values")
+            raise ValueError("cu_seqlens cannot be combined with attention_mask or past_key_values")
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
             cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eattn._checks import check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
@@ -15,7 +16,6 @@ from eattn.models.series_embedding import (
     last_real,
     to_front,
 )
-from eattn.nn.base import check_size
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder

@@ -1,11 +1,13 @@
 """The next value of a series, again and again, from a state of constant size (Table 4)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
@@ -13,29 +15,22 @@ from eattn.models.series_embedding import (
     last_real,
     to_front,
 )
-from eattn.nn.base import check_bool, check_size
 from eattn.nn.block import TransformerConfig, configure
+from eattn.nn.decoding_state import Rows, register_state
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 
 
-class ForecasterState(NamedTuple):
-    """All that a forecaster remembers of the values so far, and what it expects next."""
+@dataclass(frozen=True, eq=False)
+class ForecasterState(Rows):
+    """Everything a forecaster keeps of the values so far, and the value it expects next."""
 
     encoder: EncoderState
-    seen: Tensor  # [B] how many values each row has seen
+    seen: Tensor  # [B] number of values each row has seen
     last: Tensor  # [B, C] the last of them
     expected: Tensor  # [B, C] the value after it
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held for the values so far."""
-        own = sum(x.numel() * x.element_size() for x in self[1:])
-        return self.encoder.nbytes + own
 
-    def select(self, index: Tensor) -> "ForecasterState":
-        """Rows `index` of the batch, repeated or reordered."""
-        own = (x.index_select(0, index) for x in self[1:])
-        return ForecasterState(self.encoder.select(index), *own)
+register_state(ForecasterState)
 
 
 class Forecaster(nn.Module):
@@ -303,6 +298,3 @@ def _advance(
             last = torch.where(new, last, before.last)
             expected = torch.where(new, expected, before.expected)
     return ForecasterState(encoder, seen if before is None else before.seen + seen, last, expected)
-
-
-torch.serialization.add_safe_globals([ForecasterState])

@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from eattn.nn.base import check_bool, check_size, check_tokens, real
+from eattn._checks import check_bool, check_size
+from eattn.nn.base import check_input, check_tokens
 from eattn.nn.registry import check_mixer, make_mixer
-from eattn.ops.checks import check_mask
 
 Config = TypeVar("Config", bound="TransformerConfig")
 
@@ -121,16 +121,14 @@ class TransformerBlock(nn.Module):
 
         A masked token is never read, and what comes out in its place is finite.
         """
-        check_tokens("x", x, "[B, L, D]", self.config.dim)
-        if key_mask is not None:
-            check_mask(key_mask, x)
-            x = real(x, key_mask)  # the residual would carry a NaN on, past the mixer
+        x = check_input(x, key_mask, self.config.dim)  # a masked NaN would reach the residual
         y = self.mixer(
             self._before(x),
             key_mask=key_mask,
             cu_seqlens=cu_seqlens,
             state=state,
             return_state=return_state,
+            _checked=True,
         )
         if not return_state:
             return self._after(x, y)

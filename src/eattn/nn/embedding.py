@@ -13,7 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from eattn.nn.base import check_size, check_tokens, real
+from eattn._checks import check_size
+from eattn.nn.base import check_tokens, zero_masked
 
 KINDS = ("linear", "conv")  # of embedding the values
 STD = 0.02  # of learned positions and times at the start, as in BERT
@@ -53,7 +54,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if key_mask is not None:
-            x = real(x, key_mask)
+            x = zero_masked(x, key_mask)
         if isinstance(self.project, nn.Conv1d):
             y: Tensor = self.project(x.transpose(1, 2)).transpose(1, 2)
         else:

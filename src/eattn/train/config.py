@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eattn.nn.base import check_bool, check_size
+from eattn._checks import check_bool, check_size
 
 CHOICES = {
     "optimizer": ("adamw", "radam"),
