@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from eattn._checks import check_bool, check_size
+from eattn._checks import check_bool, check_number, check_size
 from eattn.nn.base import check_input, check_tokens
 from eattn.nn.registry import check_mixer, make_mixer
 
@@ -45,12 +45,8 @@ class TransformerConfig:
         check_bool("causal", self.causal)
         if self.norm not in ("post", "pre"):
             raise ValueError(f"norm must be 'post' or 'pre', got {self.norm!r}")
-        _check_number("dropout", self.dropout)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        _check_number("eps", self.eps)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must be above 0 and below 1, got {self.eps}")
+        check_number("dropout", self.dropout, least=0, below=1)
+        check_number("eps", self.eps, above=0, below=1)
 
     @property
     def ffn_dim(self) -> int:
@@ -160,11 +156,6 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
         if name not in known:
             raise TypeError(f"unknown option {name!r}; a TransformerConfig has {', '.join(known)}")
     return replace(config, **changes)
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -25,7 +25,7 @@ class DecodingState(Protocol):
 
 
 class Rows:
-    """Base of states: everything follows from the tensors that the pytree holds."""
+    """Base of states: a pytree whose children are the fields, under their names."""
 
     @property
     def nbytes(self) -> int:
@@ -34,28 +34,36 @@ class Rows:
     def select(self, index: Tensor) -> Self:
         return pytree.tree_map(lambda x: x.index_select(0, index), self)
 
+    def _flatten(self) -> tuple[dict[str, Any], Any]:
+        """Return the children by name, and what else `_unflatten` needs."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}, None  # type: ignore[arg-type]
 
-def register_state(cls: type) -> None:
-    """Make a dataclass of tensors and states a pytree that `torch.load(weights_only=True)` takes.
+    @classmethod
+    def _unflatten(cls, children: dict[str, Any], static: Any) -> Self:
+        return cls(**children)
 
-    The fields are the children, under their names.
-    """
-    names = [field.name for field in fields(cls)]
 
-    def flatten(state: Any) -> tuple[list[Any], None]:
-        return [getattr(state, name) for name in names], None
+def register_state(cls: type[Rows]) -> None:
+    """Register a state as a pytree, and for `torch.load(weights_only=True)`."""
 
-    def flatten_with_keys(state: Any) -> tuple[list[tuple[Any, Any]], None]:
-        return [(pytree.GetAttrKey(name), getattr(state, name)) for name in names], None
+    def flatten(state: Rows) -> tuple[list[Any], Any]:
+        children, static = state._flatten()
+        return list(children.values()), (tuple(children), static)
 
-    def unflatten(children: Iterable[Any], _: None) -> Any:
-        return cls(*children)
+    def flatten_with_keys(state: Rows) -> tuple[list[tuple[Any, Any]], Any]:
+        children, static = state._flatten()
+        return [(pytree.GetAttrKey(n), x) for n, x in children.items()], (tuple(children), static)
 
+    def unflatten(children: Iterable[Any], context: Any) -> Rows:
+        names, static = context
+        return cls._unflatten(dict(zip(names, children, strict=True)), static)
+
+    name = f"eattn.{cls.__name__}"
     pytree.register_pytree_node(
         cls,
         flatten,
         unflatten,
-        serialized_type_name=f"eattn.{cls.__name__}",
+        serialized_type_name=name,
         flatten_with_keys_fn=flatten_with_keys,
     )
     torch.serialization.add_safe_globals([cls])
@@ -157,34 +165,21 @@ class KVCache(Rows):
             new = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         return torch.cat([earlier, new], 1)
 
-    # As a pytree, a cache holds the tokens so far, and no room for others.
+    def _flatten(self) -> tuple[dict[str, Tensor], Any]:
+        """Leave out the room for tokens to come."""
+        mask = {} if self.mask is None else {"mask": self.mask}
+        return {"keys": self.k, "values": self.v} | mask, (self.length, self.max_len)
 
-    def _named(self) -> list[tuple[str, Tensor]]:
-        mask = [] if self.mask is None else [("mask", self.mask)]
-        return [("keys", self.k), ("values", self.v), *mask]
-
-    def _flatten(self) -> tuple[list[Tensor], tuple[int, int | None]]:
-        return [x for _, x in self._named()], (self.length, self.max_len)
-
-    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Tensor]], tuple[int, int | None]]:
-        return [(pytree.GetAttrKey(n), x) for n, x in self._named()], (self.length, self.max_len)
-
-    @staticmethod
-    def _unflatten(children: Iterable[Any], context: tuple[int, int | None]) -> "KVCache":
-        keys, values, *mask = children
-        length = keys.shape[2] if isinstance(keys, Tensor) else context[0]
-        return KVCache(keys, values, length, mask[0] if mask else None, context[1], [length])
+    @classmethod
+    def _unflatten(cls, children: dict[str, Any], static: Any) -> "KVCache":
+        length, max_len = static
+        if isinstance(children["keys"], Tensor):
+            length = children["keys"].shape[2]
+        return cls(**{"mask": None} | children, length=length, max_len=max_len, written=[length])
 
 
-for _cls in (Hidden, LinearState, ConvState):
-    register_state(_cls)
-pytree.register_pytree_node(
-    KVCache,
-    KVCache._flatten,
-    KVCache._unflatten,
-    serialized_type_name="eattn.KVCache",
-    flatten_with_keys_fn=KVCache._flatten_with_keys,
-)
+for _state in (Hidden, LinearState, ConvState, KVCache):
+    register_state(_state)
 
 
 def check_cache(state: object, k: Tensor) -> KVCache:
