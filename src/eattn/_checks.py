@@ -1,6 +1,8 @@
 """Checks that several packages share."""
 
+import importlib
 import math
+from typing import Any
 
 
 def check_size(name: str, value: int) -> int:
@@ -39,3 +41,20 @@ def check_number(
         wanted = " and ".join(text for bound, text, _ in bounds if bound is not None)
         raise ValueError(f"{name} must be {wanted}, and finite, got {value}")
     return value
+
+
+def need(module: str, *, extra: str) -> Any:
+    """Import an optional dependency, or raise an error that names the pip extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ModuleNotFoundError(
+            f'{module} is not installed: pip install "eattn[{extra}]"', name=module
+        ) from error
+
+
+def need_pandas() -> Any:
+    """Import pandas, or raise an error that names the pip extra to install."""
+    return need("pandas", extra="timeseries")
