@@ -8,7 +8,7 @@ from mixer_helpers import tokens
 from torch.utils.checkpoint import checkpoint
 
 from eattn import Quadrature, Taylor, ea_series
-from eattn.nn import ElementwiseAttention, QKRange, make_mixer
+from eattn.nn import ElementwiseAttention, make_mixer
 from eattn.nn.qk_range import SPREAD
 
 MASK = torch.ones(3, 20, dtype=torch.bool)
@@ -156,6 +156,7 @@ def test_options_go_by_name(name, causal):
     assert (made.placement.bandwidth is not None) == ("bandwidth" in name)
     center = ("learned" if causal else "mean") if "center" in name else None
     assert made.placement.center == center
+    assert f"bandwidth={'bandwidth' in name}, center={center!r}" in repr(made)
     assert made(torch.randn(2, 5, 8)).shape == (2, 5, 8)
 
 
@@ -175,8 +176,3 @@ def test_options_go_by_name(name, causal):
 def test_what_cannot_be_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_it_tells_what_it_does():
-    told = repr(QKRange(8, qk_norm=True, bandwidth=False, center="mean", causal=False))
-    assert "qk_norm=True, bandwidth=False, center='mean'" in told
