@@ -252,7 +252,7 @@ def test_a_forecaster_is_causal_whatever_the_config_says():
         (
             lambda m, x, s: m.rollout(x, 2, key_mask=RIGHT & (RIGHT.sum(1) > 1)[:, None]),
             ValueError,
-            "a real value in every row, got none in row 2",
+            "a valid value in every row, got none in row 2",
         ),
         (lambda m, x, s: m.loss(x[:, :1]), ValueError, "L >= 2, got L = 1"),
     ],

@@ -149,8 +149,8 @@ def in_patches(
     )
 
 
-def last_real(y: Tensor, key_mask: Tensor | None) -> Tensor:
-    """y [B, L, D] at the last real token of each row -> [B, D]; 0 where there is none."""
+def last_valid(y: Tensor, key_mask: Tensor | None) -> Tensor:
+    """y [B, L, D] at the last valid token of each row -> [B, D]; 0 where there is none."""
     if key_mask is None:
         return y[:, -1]
     place = torch.arange(key_mask.shape[1], device=key_mask.device)

@@ -60,7 +60,7 @@ class TransformerEncoder(nn.Module):
     ) -> Any:
         """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`.
 
-        `key_mask` [B, L] is True for real tokens; the others are never read. `cu_seqlens` [n + 1]
+        `key_mask` [B, L] is True for valid tokens; the others are never read. `cu_seqlens` [n + 1]
         are the offsets of sequences packed along L, with B = 1. `state` holds the tokens before x.
         """
         after = []
