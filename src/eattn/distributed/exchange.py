@@ -1,4 +1,4 @@
-"""What ranks exchange, with gradients: states, the last few tokens of a slice, and sums.
+"""Exchange between ranks, with gradients: states, and the last few tokens of a shard.
 
 Every gradient is that of the sum of all ranks' losses.
 """
@@ -116,7 +116,7 @@ def halo(tail: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> tuple[
     """
     n, rank = tail.shape[1], dist.get_rank(group)
     counted = count.view(-1, 1, 1).to(tail.dtype).expand(-1, 1, tail.shape[2])
-    every = gathered(torch.cat([tail, counted], 1), group)  # one message
+    every = _Gather.apply(torch.cat([tail, counted], 1), group)  # one message, [W, B, n + 1, D]
     place = torch.arange(n, device=tail.device)
     last = before = torch.zeros_like(tail)
     for number, each in enumerate(every.unbind()):
@@ -130,19 +130,7 @@ def halo(tail: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> tuple[
     return before, last
 
 
-def gathered(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """x of every rank, [W, ...]."""
-    found: Tensor = _Gathered.apply(x, group)
-    return found
-
-
-def total(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum of all ranks' x."""
-    found: Tensor = _Total.apply(x, group)
-    return found
-
-
-class _Gathered(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
@@ -156,21 +144,3 @@ class _Gathered(torch.autograd.Function):
         grad = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad, group=ctx.group)
         return grad[dist.get_rank(ctx.group)], None
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        ctx.group = group
-        return _summed(x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _summed(grad, ctx.group), None
-
-
-def _summed(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    x = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(x, group=group)
-    return x

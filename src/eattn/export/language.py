@@ -26,8 +26,8 @@ class _Cached(Stateful):
 
     def named(self, cache: EACache) -> Named:
         states: list[Any] = [layer.state for layer in cache.layers]
-        assert cache.real is not None
-        return self.name(states, {"seen": cache.real})
+        assert cache.lengths is not None
+        return self.name(states, {"seen": cache.lengths})
 
 
 class _Sequence(_Cached):
@@ -45,7 +45,7 @@ class _Step(_Cached):
         cache = EACache(len(self.blocks))
         for layer, before in zip(cache.layers, self.take(state).layers, strict=True):
             layer.update(before)
-        cache.real = state["seen"]
+        cache.lengths = state["seen"]
         logits = self.model(input_ids.unsqueeze(1), past_key_values=cache).logits
         return logits.squeeze(1), self.named(cache)
 

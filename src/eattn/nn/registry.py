@@ -51,7 +51,7 @@ def make_mixer(
     many positions (512 if None), and to the cache of sa and sa-math.
 
     What keeps q and k of an EA in range goes by name too, after a plus: `ea-6+norm`, `+bandwidth`,
-    `+center` (the mean of the keys, or a learnt one if causal), in any number; see `Placement`.
+    `+center` (the mean of the keys, or a learned one if causal), in any number; see `QKRange`.
 
     `short_conv` puts a causal convolution of that width before any of them; see `ShortConv`.
 
@@ -82,7 +82,7 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
             return GRU(dim, causal=causal)
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
-    center: Center = "learnt" if causal else "mean"
+    center: Center = "learned" if causal else "mean"
     exact: Any = {"order": None} if expansion is None else {"expansion": expansion}
     return ElementwiseAttention(
         dim,
