@@ -51,7 +51,7 @@ def exported(request, models, tmp_path_factory):
 
 def test_the_example_of_a_classifier_gives_its_probabilities(models, exported):
     fitted = EAClassifier.load(models / "classifier")
-    mean, std = fitted.scaling_.mean[:, None], fitted.scaling_.std[:, None]
+    mean, std = fitted.scaler_.mean[:, None], fitted.scaler_.std[:, None]
     X = [mean + std * np.sin(np.arange(n) / 3) for n in (20, 10)]
     want = fitted.predict_proba(X)
     lines = ran(exported).splitlines()
@@ -75,7 +75,7 @@ def test_a_model_whose_state_grows_is_rolled_out_by_its_sequence(tmp_path, capsy
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "exact"), "--out", str(out)]) == 0
     assert "no step: a step of mixer 'ea' cannot be exported" in capsys.readouterr().out
-    scale = next(iter(fitted.tracks_.values())).scale
+    scale = next(iter(fitted.states_.values())).scaler
     values = scale.mean + scale.std * np.sin(np.arange(20) / 3)
     want = fitted.with_history(values).predict()["EAForecaster"].tolist()
     found = [float(line.split()[-1]) for line in ran(out).splitlines()]

@@ -109,7 +109,7 @@ def test_nan_at_both_ends_is_padding():
     for i, x in enumerate(X):
         padded[i, :, i % 4 : i % 4 + x.shape[1]] = x
     classifier = EAClassifier(**TINY).fit(X, y)
-    assert not classifier.scaling_.flags
+    assert not classifier.flag_missing_
     again = EAClassifier(**TINY).fit(padded, y)
     assert_array_equal(again.predict_proba(X), classifier.predict_proba(padded))
 
@@ -120,7 +120,7 @@ def test_what_is_missing_can_be_learnt_from():
     X, y = rng.normal(size=(80, 1, 12)), np.arange(80) % 2
     X[y == 1, :, 1:-1:2] = np.nan
     classifier = EAClassifier(**SMALL).fit(X[:40], y[:40])
-    assert classifier.scaling_.flags
+    assert classifier.flag_missing_
     assert classifier.score(X[40:], y[40:]) > 0.9
 
 
@@ -129,7 +129,7 @@ def test_values_missing_only_at_prediction_are_as_the_mean(fitted):
     holes, means = [x.copy() for x in X], [x.copy() for x in X]
     for hole, mean in zip(holes, means, strict=True):
         hole[0, 3:6] = np.nan
-        mean[0, 3:6] = fitted.scaling_.mean[0]
+        mean[0, 3:6] = fitted.scaler_.mean[0]
     assert_allclose(fitted.predict_proba(holes), fitted.predict_proba(means), atol=1e-6)
 
 
@@ -293,7 +293,7 @@ def test_few_cases_are_learnt_for_more_epochs():
     lengths = {}
     for cases in (4, 1000):
         classifier = EAClassifier(**TINY | {"epochs": None})
-        lengths[cases] = classifier._checked(cases)[1].epochs
+        lengths[cases] = classifier._check_params(cases)[1].epochs
     assert lengths == {4: 600, 1000: 60}
 
 

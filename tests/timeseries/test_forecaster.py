@@ -63,7 +63,7 @@ def test_arguments_are_stored_as_they_are_and_judged_by_fit():
     assert model.get_params()["horizon"] == 0
     model.set_params(horizon=4, mixer="ea-2", quantiles=None)
     assert clone(model).get_params() == model.get_params()
-    assert not hasattr(clone(tiny().fit(wave(40))), "tracks_")
+    assert not hasattr(clone(tiny().fit(wave(40))), "states_")
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_times_continue_at_the_series_frequency(freq):
 def test_a_plain_series_counts_its_times_and_has_no_calendar(make):
     model = tiny().fit(make(wave(45)))
     assert model.predict()["ds"].tolist() == [45, 46, 47]
-    assert model.reader_.fields == ()
+    assert model.predictor_.fields == ()
 
 
 def test_a_series_with_dates_has_them_and_a_calendar():
     index = pd.date_range("2024-01-01", periods=60, freq="h")
     model = tiny().fit(pd.Series(wave(60), index))
     assert model.predict()["ds"].iloc[0] == pd.Timestamp("2024-01-03 12:00")
-    assert model.reader_.fields == ("hour",)
+    assert model.predictor_.fields == ("hour",)
     same(model.predict(), tiny().fit(pd.DataFrame({"ds": index, "y": wave(60)})).predict(), 0)
 
 
@@ -422,7 +422,7 @@ def test_states_are_as_wide_as_asked_for(tmp_path, dtype):
     model.save(tmp_path / "model")
     for other in ("float32", "float64"):
         loaded = EAForecaster.load(tmp_path / "model", dtype=other)
-        state = loaded.tracks_["y"].memory.readings[0].state
+        state = loaded.states_["y"].states[0]
         assert state.encoder.layers[0].s.dtype == getattr(torch, other)
         same(loaded.update([1.0]).predict(), tiny().fit(wave(45)).update([1.0]).predict(), 1e-4)
 

@@ -131,7 +131,7 @@ DAMAGES = {
     "no kind": (lambda f: rewrite(f, kind=None), "missing or was changed"),
     "a bit": (flip, r"weights\.safetensors is damaged: its checksum"),
     "cut off": (lambda f: os.truncate(f / WEIGHTS, 9), r"weights\.safetensors is damaged"),
-    "newer": (lambda f: rewrite(f, format=2, eattn="7.1"), "reads up to 1.*newer.*7.1"),
+    "newer": (lambda f: rewrite(f, format=3, eattn="7.1"), "reads up to 2.*newer.*7.1"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.cli.output import check_out, write_text
-from eattn.cli.processes import Checkpoint, Fsdp, SequenceParallel
+from eattn.cli.processes import Checkpoint, Fsdp
 from eattn.cli.source import blaming, read_series
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def fit(
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
-    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from the series in a table and write the model into a folder.
@@ -93,8 +92,8 @@ def fit(
         verbose=True,
         **given,
     )
-    model._checked()  # what is wrong with its arguments is not the data's fault
-    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+    model._check_params()  # what is wrong with its arguments is not the data's fault
+    with torchrun(fsdp=fsdp) as processes:
         with blaming(data):
             model.fit(table)
         model.columns_ = columns
@@ -151,7 +150,7 @@ def predict(
     if plot is not None:
         from eattn.plots import plot_forecast as draw
 
-        steps = HISTORY * len(forecast) // len(forecaster.tracks_)
+        steps = HISTORY * len(forecast) // len(forecaster.states_)
         draw(_tail(forecaster, history, steps), forecast, plot)
 
 
@@ -195,15 +194,15 @@ def _tail(forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int
     if history is not None:
         return history.groupby("unique_id", sort=False).tail(steps)
     parts = []
-    for name, track in forecaster.tracks_.items():
-        times, values = track.recent()
+    for name, state in forecaster.states_.items():
+        times, values = state.recent()
         parts.append(pd.DataFrame({"unique_id": name, "ds": times, "y": values}))
     return pd.concat(parts)
 
 
 def _summary(model: "EAForecaster") -> str:
-    count, best = len(model.tracks_), model.history_.best if model.history_ else None
-    told = f"{count} series, {', '.join(model.reader_.fields) or 'no calendar'}"
+    count, best = len(model.states_), model.history_.best if model.history_ else None
+    told = f"{count} series, {', '.join(model.predictor_.fields) or 'no calendar'}"
     if best is None:
         return f"{told}, last step kept"
     mae = best.metrics["val_mae"]

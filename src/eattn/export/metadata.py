@@ -8,7 +8,7 @@ from torch import nn
 
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.nn.embedding import FIELDS
-from eattn.timeseries import arrays, store
+from eattn.timeseries import store
 
 CONFIG, TOKENIZER, SPELLING = "config.json", "tokenizer.json", "tokens.json"
 TRIED = 48  # values of a series to try a forecaster on, where it does not read a fixed number
@@ -58,39 +58,39 @@ def write_tokenizer(model: Any, folder: Path) -> None:
 
 
 def _classifier(fitted: Any) -> Facts:
-    scaling = fitted.scaling_
+    scaler = fitted.scaler_
     return {
         "mixer": fitted.model_.config.mixer,
         "classes": fitted.classes_.tolist(),
-        "channels": len(scaling.mean),  # of a series; x has as many again with `flags`
-        "mean": scaling.mean.tolist(),
-        "std": scaling.std.tolist(),
-        "limit": arrays.LIMIT,
-        "flags": scaling.flags,
+        "channels": len(scaler.mean),  # of a series; x has as many again with `flags`
+        "mean": scaler.mean.tolist(),
+        "std": scaler.std.tolist(),
+        "limit": scaler.limit,
+        "flags": fitted.flag_missing_,
         "longest": fitted.max_len_,
     }
 
 
 def _forecaster(fitted: Any) -> Facts:
-    reader, tracks = fitted.reader_, list(fitted.tracks_.values())
-    values = reader.window or min(TRIED, reader.context or TRIED)
-    after = tracks[0].step.after(tracks[0].time, values + fitted.horizon)
+    predictor, states = fitted.predictor_, list(fitted.states_.values())
+    values = predictor.window or min(TRIED, predictor.context or TRIED)
+    after = states[0].next_times(values + fitted.horizon)
     return {
         "mixer": fitted.model_.config.mixer,
         "horizon": fitted.horizon,
         "lags": fitted.model_.channels,
-        "window": reader.window,
-        "context": reader.context,
-        "calendar": {name: FIELDS[name] for name in reader.fields},
+        "window": predictor.window,
+        "context": predictor.context,
+        "calendar": {name: FIELDS[name] for name in predictor.fields},
         "series": [
             {
-                "unique_id": track.name,
-                "mean": track.scale.mean,
-                "std": track.scale.std,
-                "freq": track.step.freq,
-                "last": track.time,
+                "unique_id": state.unique_id,
+                "mean": float(state.scaler.mean),
+                "std": float(state.scaler.std),
+                "freq": state.freq,
+                "last": state.ds,
             }
-            for track in tracks
+            for state in states
         ],
         "quantiles": list(fitted.levels_),
         "offsets": fitted.offsets_.tolist(),  # of each quantile at each step, in deviations

@@ -1,17 +1,23 @@
-"""EAClassifier: labels for time series, with scikit-learn's and aeon's manners."""
+"""EAClassifier: a classifier of time series for scikit-learn and aeon."""
 
 import os
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from eattn.nn import check_mixer
-from eattn.timeseries import saved_classifier, store
-from eattn.timeseries.arrays import Scaling, Series, check_channels, check_finite
-from eattn.timeseries.classifying import learn, probabilities
-from eattn.timeseries.settings import plain_params, seed_of
+from eattn.timeseries import store
+from eattn.timeseries.arrays import (
+    Case,
+    check_channels,
+    check_finite,
+    fit_scaler,
+    split_long,
+    to_tensors,
+)
+from eattn.timeseries.training import classifier_config, logits_of, plain_params, train_classifier
 from eattn.train import History, TrainConfig
 from eattn.train.config import check_number
 
@@ -23,20 +29,8 @@ except ModuleNotFoundError as error:
         'EAClassifier needs the package aeon: pip install "eattn[timeseries]"'
     ) from error
 
-TOKENS = 128  # at most, where `patch` is left to us
-EPOCHS, STEPS = 60, 600  # so many of both, where `epochs` is left to us
+MAX_TOKENS = 128  # unless `patch` is set
 DESIGN = ("mixer", "dim", "depth", "heads", "dropout", "norm", "pooling", "positions")
-TRAINING = (
-    "batch_size",
-    "optimizer",
-    "lr",
-    "weight_decay",
-    "schedule",
-    "clip",
-    "patience",
-    "device",
-    "checkpoint",
-)
 
 
 class EAClassifier(BaseClassifier):
@@ -134,23 +128,23 @@ class EAClassifier(BaseClassifier):
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Write the fitted model as JSON and safetensors; `force` replaces a model there."""
         self._check_is_fitted()
-        saved_classifier.save(self, folder, force=force)
+        store.save_classifier(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder) -> Self:
-        """What `save` wrote, fitted; on a GPU if it was to be there and this machine has one."""
-        return saved_classifier.load(cls, folder)
+        """Load a saved model; on a GPU if it was there and this machine has one."""
+        return store.load_classifier(cls, folder)
 
-    def _fit(self, X: list[Series] | Series, y: NDArray[Any]) -> Self:
-        params, config = self._checked(len(X))
+    def _fit(self, X: list[Case] | Case, y: NDArray[Any]) -> Self:
+        params, config = self._check_params(len(X))
         self.seed_ = config.seed
-        self.scaling_ = Scaling.of(X)
+        self.scaler_, self.flag_missing_ = fit_scaler(X)
         if all(np.array_equal(case, X[0], equal_nan=True) for case in X):
             raise ValueError(f"X must differ from case to case, got {len(X)} times the same series")
-        series = self.scaling_(X)
+        series = to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
         self.max_len_ = max(map(len, series))
         self.design_ = self._design(params)
-        self.model_, self.history_ = learn(
+        self.model_, self.history_ = train_classifier(
             series,
             np.searchsorted(self.classes_, y),
             self.design_,
@@ -160,20 +154,30 @@ class EAClassifier(BaseClassifier):
         )
         return self
 
-    def _predict(self, X: list[Series] | Series) -> NDArray[Any]:
+    def _predict(self, X: list[Case] | Case) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[self._predict_proba(X).argmax(1)]
         return found
 
-    def _predict_proba(self, X: list[Series] | Series) -> NDArray[np.float64]:
-        return probabilities(self.model_, self.scaling_(X), longest=self.max_len_)
+    def _predict_proba(self, X: list[Case] | Case) -> NDArray[np.float64]:
+        """Return the probabilities [cases, classes], averaged over the pieces of long series."""
+        series = to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
+        parts = [split_long(x, self.max_len_) for x in series]
+        pieces = [piece for part in parts for piece in part]
+        case = torch.repeat_interleave(torch.tensor([len(part) for part in parts]).long())
+        sums = torch.zeros(len(parts), self.n_classes_, dtype=torch.float64)
+        with torch.inference_mode():
+            found = [x.double().cpu().softmax(-1) for x in logits_of(self.model_, pieces)]
+        if found:
+            sums.index_add_(0, case, torch.cat(found))
+        return (sums / sums.sum(1, keepdim=True)).numpy()
 
     def _design(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `SequenceClassifier`, with what was left open decided by the data."""
+        """Return the arguments of `SequenceClassifier`; data decides those left open."""
         patch, embed, ffn = params["patch"], params["embed"], params["ffn"]
         if patch is None:
-            patch = -(-self.max_len_ // TOKENS)
+            patch = -(-self.max_len_ // MAX_TOKENS)
         return {name: params[name] for name in DESIGN} | {
-            "channels": self.scaling_.channels,
+            "channels": len(self.scaler_.mean) * (2 if self.flag_missing_ else 1),
             "classes": self.n_classes_,
             "max_len": self.max_len_,
             "patch": patch,
@@ -181,20 +185,12 @@ class EAClassifier(BaseClassifier):
             "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
 
-    def _checked(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
-        """The arguments in Python's own types, and the run they make of so many cases."""
+    def _check_params(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
+        """Return the parameters as Python types, and the training configuration."""
         params = plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
-        config = TrainConfig(
-            **{name: params[name] for name in TRAINING},
-            epochs=EPOCHS if params["epochs"] is None else params["epochs"],
-            seed=seed_of(params["random_state"]),
-        )
-        if params["epochs"] is None:  # an epoch of few cases is few steps
-            per_epoch = -(-cases // config.batch_size)
-            config = replace(config, epochs=max(EPOCHS, -(-STEPS // per_epoch)))
-        return params, config
+        return params, classifier_config(params, cases)
 
     def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
         if isinstance(X, list) and not X:

@@ -1,40 +1,43 @@
-"""EAForecaster: the next values of many series, which go on as new ones come."""
+"""EAForecaster: a forecaster of many time series that is updated value by value."""
 
 import copy
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from eattn.nn import check_mixer
-from eattn.nn.base import check_size
-from eattn.timeseries import saved_forecaster, store
-from eattn.timeseries.backtesting import replay, with_truth
-from eattn.timeseries.conformal import check_quantiles, extended, offsets
-from eattn.timeseries.dataset import Material, check_length, check_varies
-from eattn.timeseries.freq import check_freq
-from eattn.timeseries.inputs import ID, Rows, id_dtype, rows_of
-from eattn.timeseries.regularize import Record, records
-from eattn.timeseries.scaling import Scale
-from eattn.timeseries.settings import plain, plain_params
-from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
-from eattn.timeseries.training import calibration, config_of, design_of, learn
-from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 try:
+    import pandas as pd
     from sklearn.base import BaseEstimator
     from sklearn.utils.validation import check_is_fitted
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        'EAForecaster needs the package scikit-learn: pip install "eattn[timeseries]"'
+        'EAForecaster needs pandas and scikit-learn: pip install "eattn[timeseries]"'
     ) from error
+
+from eattn.nn import check_mixer
+from eattn.nn.base import check_size
+from eattn.timeseries import store
+from eattn.timeseries.backtesting import add_actuals, replay
+from eattn.timeseries.conformal import check_quantiles, error_quantiles, extend
+from eattn.timeseries.freq import check_freq
+from eattn.timeseries.inputs import ID, TIME, TimeSeries, id_dtype, read_series, regularize
+from eattn.timeseries.predictor import Predictor, SeriesState
+from eattn.timeseries.scaling import Scaler
+from eattn.timeseries.training import (
+    calibration_errors,
+    forecaster_config,
+    forecaster_design,
+    plain,
+    plain_params,
+    train_forecaster,
+)
+from eattn.timeseries.windows import LIMIT, WindowDataset, check_length, check_varies
+from eattn.train import History, TrainConfig
+from eattn.train.config import check_number
 
 NAME = "EAForecaster"
 NEED = (
@@ -133,162 +136,194 @@ class EAForecaster(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, df: Any, y: None = None) -> Self:
-        """Learn from all series of a data frame, or from one. `y` is there for scikit-learn."""
+        """Train on all series of a data frame, or on one series.
+
+        Parameters
+        ----------
+        df : DataFrame, Series, array or list
+            A data frame in long format, or one series.
+        y : None
+            Ignored; for scikit-learn.
+        """
         if y is not None:
             raise TypeError("y must be None: values are in the column y of df, or in df itself")
-        params, config = self._checked()
+        params, config = self._check_params()
         levels = check_quantiles(params["quantiles"])
-        found = records(rows_of(df), params["freq"])
-        check_varies(found)
-        material = Material(
-            found,
-            fraction=params["validation_fraction"],
-            **{name: params[name] for name in ("window", "context", "horizon")},
-        )
-        if levels and not any(material.held):
+        series = regularize(read_series(df), params["freq"])
+        check_varies(series)
+        names = ("window", "context", "horizon", "validation_fraction")
+        dataset = WindowDataset(series, **{name: params[name] for name in names})
+        if levels and not any(dataset.held_out):
             raise ValueError(f"quantiles {NEED}")
-        design = design_of(params, material)
-        model, history = learn(material, design, config, progress=bool(self.verbose))
-        errors = calibration(model, material) if levels else np.empty((0, 1))
-        if np.isnan(errors).all(0).any() and levels:
+        design = forecaster_design(params, dataset)
+        model, history = train_forecaster(dataset, design, config, progress=bool(self.verbose))
+        errors = calibration_errors(model, dataset) if levels else np.empty((0, 1))
+        if levels and np.isnan(errors).all(0).any():
             raise ValueError(f"quantiles {NEED}")
         self.design_, self.history_, self.seed_ = design, history, config.seed
-        self.levels_, self.offsets_ = levels, offsets(errors, levels)
+        self.levels_, self.offsets_ = levels, error_quantiles(errors, levels)
         self.model_ = model.to(DTYPES[params["dtype"]])
-        self.reader_ = Reader(model, material.fields, params["window"], material.context)
-        self._begin(found, dict(zip([r.name for r in found], material.scales, strict=True)))
+        self.predictor_ = Predictor(model, dataset.fields, params["window"], dataset.context)
+        self._start(series, dict(zip([s.unique_id for s in series], dataset.scalers, strict=True)))
         self.id_dtype_ = id_dtype(df)
         return self
 
-    def predict(self, horizon: int | None = None) -> "pd.DataFrame":
-        """The next values of each series -> unique_id, ds, EAForecaster, and quantiles if any.
+    def predict(self, horizon: int | None = None) -> pd.DataFrame:
+        """Forecast the next values of each series.
 
-        `horizon` is that of training if None, and may be longer. Series come as they came to fit.
+        Parameters
+        ----------
+        horizon : int, optional
+            Number of steps; that of training if None. It may be longer.
+
+        Returns
+        -------
+        DataFrame
+            Columns unique_id, ds, EAForecaster, and one for each quantile.
         """
-        check_is_fitted(self, "tracks_")
+        check_is_fitted(self, "states_")
         horizon = self.horizon if horizon is None else check_size("horizon", plain(horizon))
-        return self._table(list(self.tracks_.values()), horizon)
+        return self._table(list(self.states_.values()), horizon)
 
     def update(self, new_rows: Any) -> Self:
-        """Absorb new values, in constant time and memory each, and without the history.
+        """Read new values, in constant time and memory each, and without the history.
 
         Rows are as for `fit`, each after the last of its series; values of an array or list follow
         without times. A step that is left out, or has no y, counts as the last value. A series
-        that fit has not seen is an error: `with_history` takes new ones. If anything is wrong,
-        nothing is absorbed.
+        that `fit` has not seen is an error: `with_history` takes new ones. If anything is wrong,
+        no row is read.
         """
-        check_is_fitted(self, "tracks_")
-        self._absorb(rows_of(new_rows))
+        check_is_fitted(self, "states_")
+        self._update(read_series(new_rows))
         return self
 
     def with_history(self, df: Any) -> Self:
-        """A forecaster with the same weights that stands at the end of other series.
+        """Return a forecaster with the same weights at the end of other series.
 
         A series of the same unique_id keeps its scale, a new one gets that of its values here.
         """
-        check_is_fitted(self, "tracks_")
-        tracks, rows = self.tracks_, rows_of(df)
-        if len(rows) == len(tracks) == 1 and rows[0].name is None:
-            rows = [replace(rows[0], name=next(iter(tracks)))]
-        found = records(rows, self.freq, usual=next(iter(tracks.values())).step)
-        for record in found:
-            if self.reader_.fields and isinstance(record.step.freq, int):
+        check_is_fitted(self, "states_")
+        states, read = self.states_, read_series(df)
+        if len(read) == len(states) == 1 and read[0].unique_id is None:
+            read = [replace(read[0], unique_id=next(iter(states)))]
+        series = regularize(read, self.freq, default=next(iter(states.values())).freq)
+        for s in series:
+            if self.predictor_.fields and isinstance(s.freq, int):
                 raise ValueError(
-                    f"series {record.name!r}: ds must be times, as in fit, not integers"
+                    f"series {s.unique_id!r}: ds must be times, as in fit, not integers"
                 )
-            check_length(record, self.reader_.window, 0)
+            check_length(s, self.predictor_.window, 0)
         other = copy.copy(self)
-        other._begin(found, {name: track.scale for name, track in tracks.items()})
+        other._start(series, {name: state.scaler for name, state in states.items()})
         other.id_dtype_ = id_dtype(df)
         return other
 
     def backtest(
         self, windows: int = 5, step: int | None = None, *, df: Any = None
-    ) -> "pd.DataFrame":
-        """Forecasts from `windows` earlier moments -> unique_id, cutoff, ds, y, EAForecaster, …
+    ) -> pd.DataFrame:
+        """Forecast from earlier points of the series, without training again.
 
-        The last one ends with the series, the others are `step` values earlier each (None: the
-        horizon). The model stays as it is, going from one to the next through its state. The
-        history is that of fit, of which all but the last `validation_fraction` was learnt from, so
-        that earlier forecasts look better than they would have been; or that of `df`, which must
-        be there where the forecaster was loaded. `timeseries.backtesting.scores` sums it up.
+        The weights stay as they are, and `fit` trained on all but the last `validation_fraction`
+        of its history: forecasts from before that look better than they would have been.
+        `timeseries.backtesting.scores` summarises the result.
+
+        Parameters
+        ----------
+        windows : int, default 5
+            Number of forecasts of each series. The last one ends with the series.
+        step : int, optional
+            Number of values between two forecasts; the horizon if None.
+        df : DataFrame, Series, array or list, optional
+            Other history; required for a forecaster that was loaded.
+
+        Returns
+        -------
+        DataFrame
+            Columns unique_id, cutoff, ds, y, EAForecaster, and one for each quantile.
         """
-        check_is_fitted(self, "tracks_")
+        check_is_fitted(self, "states_")
         windows = check_size("windows", plain(windows))
         step = self.horizon if step is None else check_size("step", plain(step))
         source = self if df is None else self.with_history(df)
-        if source.records_ is None:
+        if source.series_ is None:
             raise ValueError("df must be given: a forecaster that was loaded has no history")
-        moments = [
-            (record, track)
-            for record in source.records_
-            for track in replay(
-                self.reader_,
-                record,
-                source.tracks_[record.name].scale,
-                windows=windows,
-                step=step,
-                horizon=self.horizon,
+        options = dict(windows=windows, step=step, horizon=self.horizon)
+        origins = [
+            (series, state)
+            for series in source.series_
+            for state in replay(
+                self.predictor_, series, source.states_[series.unique_id].scaler, **options
             )
         ]
-        table = source._table([track for _, track in moments], self.horizon)
-        return with_truth(table, moments)
+        return add_actuals(source._table([state for _, state in origins], self.horizon), origins)
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
-        """Write the model, and where each series stands, as JSON and safetensors.
+        """Write the model and the state of each series as JSON and safetensors.
 
-        What was loaded from there predicts and goes on as this one does, without the history.
-        `force` replaces a model that is there.
+        A loaded forecaster predicts and is updated as this one, without the history. `force`
+        replaces a model that is there.
         """
-        check_is_fitted(self, "tracks_")
-        saved_forecaster.save(self, folder, force=force)
+        check_is_fitted(self, "states_")
+        store.save_forecaster(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder, *, dtype: str | None = None) -> Self:
-        """What `save` wrote, fitted; on a GPU if it was to be there and this machine has one."""
-        return saved_forecaster.load(cls, folder, dtype=dtype)
+        """Load a saved model; on a GPU if it was there and this machine has one."""
+        return store.load_forecaster(cls, folder, dtype=dtype)
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes kept of all series, however long they are."""
-        check_is_fitted(self, "tracks_")
-        return sum(track.memory.nbytes for track in self.tracks_.values())
+        """Bytes kept of all series, independent of their length."""
+        check_is_fitted(self, "states_")
+        return sum(state.nbytes for state in self.states_.values())
 
-    def _begin(self, found: list[Record], scales: dict[Any, Scale]) -> None:
-        self.records_: list[Record] | None = found
-        self.tracks_ = {
-            r.name: begin(self.reader_, r, scales.get(r.name) or Scale.of(r.values)) for r in found
+    def _start(self, series: list[TimeSeries], scalers: dict[Any, Scaler]) -> None:
+        self.series_: list[TimeSeries] | None = series
+        self.states_ = {
+            s.unique_id: self.predictor_.start(
+                s, scalers.get(s.unique_id) or Scaler.fit(s.y, limit=LIMIT)
+            )
+            for s in series
         }
 
-    def _absorb(self, new: Sequence[Rows]) -> list[Track]:
-        """All of it, or nothing if anything is wrong; the tracks that went on."""
-        found = [(self._track(rows.name), rows) for rows in new]
-        ready = [(track, *track.following(rows)) for track, rows in found]
-        reader = self.reader_
-        after = [track.after(reader, times, values) for track, times, values in ready]
-        self.tracks_ |= {track.name: track for track in after}
+    def _update(self, new: Sequence[TimeSeries]) -> list[SeriesState]:
+        """Read all rows, or none if any is wrong; return the new states."""
+        found = [(self._state(series.unique_id), series) for series in new]
+        ready = [(state, *state.new_rows(series)) for state, series in found]
+        after = [self.predictor_.advance(*rows) for rows in ready]
+        self.states_ |= {state.unique_id: state for state in after}
         return after
 
-    def _track(self, name: Any) -> Track:
-        if name is None and len(self.tracks_) == 1:
-            return next(iter(self.tracks_.values()))
-        if name is None:
-            count = len(self.tracks_)
+    def _state(self, unique_id: Any) -> SeriesState:
+        if unique_id is None and len(self.states_) == 1:
+            return next(iter(self.states_.values()))
+        if unique_id is None:
+            count = len(self.states_)
             raise ValueError(f"new rows must say in {ID} which of {count} series is meant")
-        if name not in self.tracks_:
-            known = ", ".join(map(repr, list(self.tracks_)[:5]))
-            more = ", …" if len(self.tracks_) > 5 else ""
-            raise ValueError(f"series {name!r} was not there in fit, which had {known}{more}")
-        return self.tracks_[name]
+        if unique_id not in self.states_:
+            known = ", ".join(map(repr, list(self.states_)[:5]))
+            more = ", …" if len(self.states_) > 5 else ""
+            raise ValueError(f"series {unique_id!r} was not there in fit, which had {known}{more}")
+        return self.states_[unique_id]
 
-    def _table(self, tracks: Sequence[Track], horizon: int) -> "pd.DataFrame":
-        """Forecasts from these tracks, in long format."""
-        times, scaled = go_on(self.reader_, tracks, horizon)
-        shifts = dict(zip(self.levels_, extended(self.offsets_, horizon), strict=True))
-        return long_format(NAME, tracks, times, scaled, shifts, self.id_dtype_)
+    def _table(self, states: Sequence[SeriesState], horizon: int) -> pd.DataFrame:
+        """Return forecasts and quantiles from these states in long format."""
+        times, scaled = self.predictor_.forecast(states, horizon)
+        names = [state.unique_id for state in states for _ in range(horizon)]
+        columns: dict[str, Any] = {
+            ID: pd.Series(names, dtype=self.id_dtype_),
+            TIME: np.concatenate([index.to_numpy() for index in times]),
+        }
+        shifts: dict[str, Any] = {NAME: 0.0}
+        for level, shift in zip(self.levels_, extend(self.offsets_, horizon), strict=True):
+            shifts[f"{NAME}-q{100 * level:g}"] = shift
+        for name, shift in shifts.items():
+            rows = zip(states, scaled + shift, strict=True)
+            columns[name] = np.concatenate([s.scaler.inverse_transform(row) for s, row in rows])
+        return pd.DataFrame(columns)
 
-    def _checked(self) -> tuple[dict[str, Any], TrainConfig]:
-        """The arguments in Python's own types, and the run they make."""
+    def _check_params(self) -> tuple[dict[str, Any], TrainConfig]:
+        """Return the parameters as Python types, and the training configuration."""
         params = plain_params(self)
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
@@ -302,4 +337,4 @@ class EAForecaster(BaseEstimator):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {params['dtype']!r}")
         if params["mixer"] == "aft" and params["window"] is None:
             raise ValueError("mixer 'aft' needs a window: it has learnt so many places and no more")
-        return params, config_of(params)
+        return params, forecaster_config(params)

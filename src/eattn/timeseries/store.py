@@ -1,28 +1,43 @@
-"""A fitted model as a folder: config.json and weights.safetensors, which run no code when read."""
+"""Saved estimators: a folder with config.json and weights.safetensors, which run no code."""
 
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-FORMAT = 1
-KINDS = ("classifier", "forecaster")
+from eattn.models import Forecaster, SequenceClassifier
+from eattn.timeseries.arrays import LIMIT
+from eattn.timeseries.scaling import Scaler
+from eattn.train import isolated
+
+if TYPE_CHECKING:
+    from eattn.timeseries.classifier import EAClassifier
+    from eattn.timeseries.forecaster import EAForecaster
+
+FORMAT = 2  # format 1 also stored the last values of each series, which its state holds already
+CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 Folder = str | os.PathLike[str]
+Estimator = TypeVar("Estimator")
+FITTED = ("design_", "seed_", "levels_", "columns_")  # of a forecaster, as JSON
 
 
 class ModelError(ValueError):
-    """A folder that holds no model that can be read, or that may not be written to."""
+    """A folder that holds no readable model, or that must not be written to."""
+
+
+# ---- folders ----
 
 
 def save(
@@ -33,18 +48,18 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """Write a model whole or not at all; `force` replaces one that is there, and only a model.
+    """Write a model completely or not at all; `force` replaces a model, and nothing else.
 
-    `config` is what JSON can hold; tensors may be on any device.
+    `config` must be JSON; tensors may be on any device.
     """
     import eattn
 
     check_free(folder, force=force)
-    weights = safetensors.torch.save({name: _plain(x) for name, x in tensors.items()})
+    weights = safetensors.torch.save({name: _own_memory(x) for name, x in tensors.items()})
     written = {
         "format": FORMAT,
         "kind": _known(kind),
-        "eattn": eattn.__version__,  # who wrote it, for people; `format` says who can read it
+        "eattn": eattn.__version__,  # for people; `format` decides who can read it
         "sha256": {"config": _checksum(_canonical(config)), "weights": _checksum(weights)},
         "config": dict(config),
     }
@@ -56,10 +71,10 @@ def save(
 
 @contextmanager
 def replacing(folder: Folder) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when all of it is written."""
+    """Yield a new folder that replaces `folder` when the block ends without an error."""
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside it, as a rename must stay on one disk.
+    # Next to the target, since a rename must stay on one disk.
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fresh = partial / "new"
@@ -77,7 +92,7 @@ def replacing(folder: Folder) -> Iterator[Path]:
 
 
 def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the tensors, on the CPU, as they were given to `save`."""
+    """Return the config and the tensors, on the CPU, that `save` was given."""
     _known(kind)
     target = Path(folder)
     if not target.is_dir():
@@ -99,7 +114,7 @@ def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def kind_of(folder: Folder) -> str:
-    """Which of KINDS a folder holds."""
+    """Return whether a folder holds a "classifier" or a "forecaster"."""
     kind: str = _read_config(Path(folder))["kind"]
     return kind
 
@@ -111,7 +126,7 @@ def check_free(
     files: Sequence[str] = (CONFIG, WEIGHTS),
     what: str = "a model",
 ) -> None:
-    """That `what`, of these files, may be written there: before long work, not after it."""
+    """Raise, before long work, unless `what`, made of these files, may be written there."""
     target = Path(folder)
     if not target.exists():
         above = next(path for path in target.absolute().parents if path.exists())
@@ -130,11 +145,10 @@ def check_free(
 
 def _read_config(target: Path) -> dict[str, Any]:
     path = target / CONFIG
+    content = _read(path)
     try:
-        written = json.loads(_read(path))
+        written = json.loads(content)
     except ValueError as error:
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"{path} is damaged, no JSON: {error}") from error
     if not isinstance(written, dict) or not isinstance(written.get("format"), int):
         raise ModelError(f"{path} is no model of eattn: it has no format")
@@ -168,8 +182,8 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _plain(x: Tensor) -> Tensor:
-    """In memory of its own, as safetensors wants it."""
+def _own_memory(x: Tensor) -> Tensor:
+    """Copy a tensor: safetensors refuses tensors that share memory."""
     return x.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -185,3 +199,181 @@ def _known(kind: str) -> str:
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     return kind
+
+
+# ---- estimators ----
+
+
+def save_classifier(fitted: "EAClassifier", folder: Folder, *, force: bool) -> None:
+    """Save the weights, the labels and the scaler."""
+    labels = fitted.classes_
+    values = labels.astype(str) if labels.dtype.kind == "M" else labels  # dates
+    config = {
+        "params": _saved_params(fitted),
+        "design": fitted.design_,
+        "classes": {"dtype": labels.dtype.str, "values": values.tolist()},
+        "metadata": {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in fitted.metadata_.items()
+        },
+        "flags": fitted.flag_missing_,
+        "max_len": fitted.max_len_,
+        "seed": fitted.seed_,
+    }
+    tensors = {f"model.{name}": x for name, x in fitted.model_.state_dict().items()}
+    tensors["mean"] = torch.from_numpy(fitted.scaler_.mean)
+    tensors["std"] = torch.from_numpy(fitted.scaler_.std)
+    save(folder, CLASSIFIER, config, tensors, force=force)
+
+
+def load_classifier(cls: type[Estimator], folder: Folder) -> Estimator:
+    """Load a classifier; on a GPU if it was there and this machine has one."""
+
+    def restore(fitted: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        labels = config["classes"]
+        fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
+        fitted.n_classes_ = len(fitted.classes_)
+        fitted._class_dictionary = {label: i for i, label in enumerate(fitted.classes_)}
+        fitted.metadata_ = config["metadata"]
+        fitted.design_, fitted.max_len_ = config["design"], config["max_len"]
+        fitted.seed_, fitted.history_ = config["seed"], None
+        fitted.scaler_ = Scaler(tensors["mean"].numpy(), tensors["std"].numpy(), LIMIT)
+        fitted.flag_missing_ = config["flags"]
+        fitted.model_ = _load_model(SequenceClassifier, fitted.design_, tensors)
+        fitted.model_.to(_usable_device(fitted.device))
+        fitted.is_fitted = True
+
+    return _load_estimator(cls, folder, CLASSIFIER, restore)
+
+
+def save_forecaster(fitted: "EAForecaster", folder: Folder, *, force: bool) -> None:
+    """Save the weights and the state of each series, without the history."""
+    from eattn.timeseries.predictor import stack_alike
+
+    params = _saved_params(fitted)
+    if params["quantiles"] is not None:
+        params["quantiles"] = [float(q) for q in params["quantiles"]]
+    predictor, states = fitted.predictor_, list(fitted.states_.values())
+    config = {
+        "params": params,
+        "fitted": {name: getattr(fitted, name, None) for name in FITTED},
+        "reader": {name: getattr(predictor, name) for name in ("fields", "window", "context")},
+        "id_dtype": str(fitted.id_dtype_),
+        "offsets": fitted.offsets_.tolist(),
+        "tracks": [
+            {
+                "name": state.unique_id,
+                "freq": state.freq,
+                "mean": float(state.scaler.mean),
+                "std": float(state.scaler.std),
+                "time": int(state.ds) if isinstance(state.freq, int) else state.ds.isoformat(),
+                "value": state.y,
+                "count": state.count,
+            }
+            for state in states
+        ],
+    }
+    tensors = {f"model.{name}": x.float() for name, x in fitted.model_.state_dict().items()}
+    kept = [state.tensors() for state in states]
+    slots = [(number, slot) for number, named in enumerate(kept) for slot in range(len(named))]
+    for group, (rows, batch) in enumerate(stack_alike([x for named in kept for x in named])):
+        tensors[f"memory.{group}.places"] = torch.tensor([slots[row] for row in rows])
+        tensors |= {f"memory.{group}.{name}": x for name, x in batch.items()}
+    save(folder, FORECASTER, config, tensors, force=force)
+
+
+def load_forecaster(cls: type[Estimator], folder: Folder, *, dtype: str | None = None) -> Estimator:
+    """Load a forecaster; on a GPU if it was there and this machine has one."""
+    import pandas as pd
+
+    from eattn.timeseries.predictor import Predictor, SeriesState
+    from eattn.timeseries.windows import LIMIT
+
+    def restore(fitted: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        if dtype is not None:
+            fitted.dtype = dtype
+        for name, value in config["fitted"].items():
+            setattr(fitted, name, value)
+        fitted.id_dtype_ = pd.api.types.pandas_dtype(config["id_dtype"])
+        offsets = np.array(config["offsets"], dtype=np.float64)
+        fitted.offsets_ = offsets.reshape(len(config["offsets"]), offsets.shape[-1] or 1)
+        fitted.history_ = fitted.series_ = None
+        model = _load_model(Forecaster, fitted.design_, tensors)
+        fitted.model_ = model.to(_usable_device(fitted.device), getattr(torch, fitted.dtype))
+        saved = config["reader"]
+        predictor = Predictor(model, tuple(saved["fields"]), saved["window"], saved["context"])
+        fitted.predictor_, fitted.states_ = predictor, {}
+        kept = _split_slots(tensors, like=next(model.parameters()))
+        for number, told in enumerate(config["tracks"]):
+            state = SeriesState(
+                told["name"],
+                told["freq"],
+                Scaler(told["mean"], told["std"], LIMIT),
+                told["time"] if isinstance(told["freq"], int) else pd.Timestamp(told["time"]),
+                told["value"],
+                told["count"],
+            )
+            fitted.states_[state.unique_id] = predictor.restore(state, kept[number])
+
+    return _load_estimator(cls, folder, FORECASTER, restore)
+
+
+def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:
+    """Return the named tensors of each series by its number: the inverse of `stack_alike`."""
+    found: dict[tuple[int, int], dict[str, Tensor]] = {}
+    for group in (name.split(".")[1] for name in tensors if name.endswith(".places")):
+        start = f"memory.{group}."
+        named = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+        slots = named.pop("places").tolist()
+        for name, x in named.items():
+            named[name] = x.to(like) if x.is_floating_point() else x.to(like.device)
+        for row, (number, slot) in enumerate(slots):
+            found[number, slot] = {name: x[row : row + 1] for name, x in named.items()}
+    kept: dict[int, list[dict[str, Tensor]]] = {}
+    for number, slot in sorted(found):
+        kept.setdefault(number, []).append(found[number, slot])
+    return kept
+
+
+def _load_estimator(
+    cls: type[Estimator],
+    folder: Folder,
+    kind: str,
+    restore: Callable[[Estimator, dict[str, Any], dict[str, Tensor]], None],
+) -> Estimator:
+    config, tensors = load(folder, kind)
+    try:
+        fitted = cls(**config["params"])
+        restore(fitted, config, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"{folder} holds no {kind} that fits: {reason}") from error
+    return fitted
+
+
+def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    with isolated():  # initial weights are drawn, though replaced at once
+        model = kind(**design).eval()
+    weights = {name: x for name, x in tensors.items() if name.startswith("model.")}
+    model.load_state_dict({name.removeprefix("model."): x for name, x in weights.items()})
+    return model
+
+
+def _saved_params(fitted: Any) -> dict[str, Any]:
+    """Return the parameters from which the estimator can be made again on any machine."""
+    from eattn.timeseries.training import plain_params
+
+    params = plain_params(fitted)
+    if not isinstance(params["random_state"], int | None):
+        params["random_state"] = fitted.seed_
+    return params | {"device": str(fitted.device), "checkpoint": None}
+
+
+def _usable_device(device: str) -> torch.device:
+    """Return the device of that name, or the CPU if this machine does not have it."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError):  # AssertionError from a torch without CUDA
+        return torch.device("cpu")

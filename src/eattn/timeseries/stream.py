@@ -1,4 +1,4 @@
-"""Rows of text in, a forecast out for each of them: memory does not grow with their number."""
+"""Streaming: read rows of text and return a forecast after each, in constant memory."""
 
 import csv
 import json
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from eattn.timeseries.forecaster import NAME, EAForecaster
-from eattn.timeseries.inputs import ID, LARGEST, TIME, VALUE, Rows, need_pandas
-from eattn.timeseries.settings import plain
-from eattn.timeseries.tracks import Track
+from eattn.timeseries.inputs import ID, MAX_VALUE, TIME, VALUE, TimeSeries
+from eattn.timeseries.predictor import SeriesState
+from eattn.timeseries.training import plain
 
 FORMATS = ("json", "csv")
 
@@ -27,7 +28,7 @@ class Stream:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
         self.forecaster, self.form = forecaster, form
         self.horizon = forecaster.horizon if horizon is None else horizon
-        self.names = {str(name): name for name in forecaster.tracks_}
+        self.names = {str(name): name for name in forecaster.states_}
         given = getattr(forecaster, "columns_", None) or {}
         self.aliases = {given[what]: what for what in (ID, TIME, VALUE) if given.get(what)}
         self.places: dict[str, int] | None = None  # of columns, once they are known
@@ -43,10 +44,10 @@ class Stream:
                 cells = next(csv.reader([line]))
                 if self.places is None and self._is_header(cells):
                     continue
-                [track] = self.forecaster._absorb([self._row(cells)])
+                [state] = self.forecaster._update([self._row(cells)])
             except (ValueError, csv.Error) as error:
                 raise ValueError(f"line {number}: {error}") from None
-            yield from self._answer(track)
+            yield from self._answer(state)
 
     def _is_header(self, cells: list[str]) -> bool:
         """Take note of where each column is; False for a first row that has values already."""
@@ -65,22 +66,24 @@ class Stream:
         self.places, self.width = {name: i for i, name in enumerate(order)}, len(order)
         return False
 
-    def _row(self, cells: list[str]) -> Rows:
+    def _row(self, cells: list[str]) -> TimeSeries:
         assert self.places is not None
         if len(cells) != self.width:
             raise ValueError(f"{len(cells)} cells, rows have {self.width}")
         found = {name: cells[i].strip() for name, i in self.places.items()}
         name = found.get(ID)
         if name is not None and name not in self.names:
-            self.forecaster._track(name)  # which says what is known
-        track = self.forecaster._track(None if name is None else self.names[name])
-        return Rows(track.name, _time(found[TIME], track), np.array([_value(found[VALUE])]))
+            self.forecaster._state(name)  # which says what is known
+        state = self.forecaster._state(None if name is None else self.names[name])
+        return TimeSeries(
+            state.unique_id, _time(found[TIME], state), np.array([_value(found[VALUE])])
+        )
 
-    def _answer(self, track: Track) -> Iterator[str]:
-        table = self.forecaster._table([track], self.horizon)
+    def _answer(self, state: SeriesState) -> Iterator[str]:
+        table = self.forecaster._table([state], self.horizon)
         columns = [name for name in table.columns if name.startswith(NAME)]
         if self.form == "json":
-            told = {ID: track.name, "cutoff": plain(track.time), TIME: table[TIME].tolist()}
+            told = {ID: state.unique_id, "cutoff": plain(state.ds), TIME: table[TIME].tolist()}
             told |= {name: table[name].tolist() for name in columns}
             yield json.dumps(told, ensure_ascii=False, default=str)  # which writes times
             return
@@ -88,21 +91,20 @@ class Stream:
             self.headed = True
             steps = range(1, self.horizon + 1)
             yield _cells([ID, TIME, *(f"{name}+{h}" for name in columns for h in steps)])
-        yield _cells([track.name, track.time, *table[columns].to_numpy().T.ravel()])
+        yield _cells([state.unique_id, state.ds, *table[columns].to_numpy().T.ravel()])
 
 
-def _time(text: str, track: Track) -> Any:
-    pandas = need_pandas()
-    if isinstance(track.step.freq, int):
+def _time(text: str, state: SeriesState) -> Any:
+    if isinstance(state.freq, int):
         try:
-            return pandas.Index([int(text)])
+            return pd.Index([int(text)])
         except ValueError:
             raise ValueError(f"{TIME} must be an integer, got {text!r}") from None
     try:
-        time = pandas.to_datetime(text, format="ISO8601", utc=True)
+        time = pd.to_datetime(text, format="ISO8601", utc=True)
     except ValueError:
         raise ValueError(f"{TIME} must be a time as 2024-01-31 12:00, got {text!r}") from None
-    return pandas.DatetimeIndex([time.tz_localize(None)]).as_unit("ns")
+    return pd.DatetimeIndex([time.tz_localize(None)]).as_unit("ns")
 
 
 def _value(text: str) -> float:
@@ -113,7 +115,7 @@ def _value(text: str) -> float:
         value = float(text)
     except ValueError:
         value = np.inf
-    if not abs(value) <= LARGEST:
+    if not abs(value) <= MAX_VALUE:
         raise ValueError(f"{VALUE} must be a finite number, got {text!r}")
     return value
 
