@@ -170,12 +170,12 @@ def stream(
     Example: (head -n 1 data.csv; tail -n 0 -f data.csv) | eattn forecast stream model/
     """
     from eattn.timeseries import EAForecaster
-    from eattn.timeseries.stream import Stream
+    from eattn.timeseries.stream import stream as forecasts
 
-    answers = Stream(EAForecaster.load(model, dtype="float64"), horizon=horizon, form=form)
+    forecaster = EAForecaster.load(model, dtype="float64")
     try:
-        for answer in answers.answers(sys.stdin):
-            print(answer, flush=True)
+        for line in forecasts(forecaster, sys.stdin, horizon=horizon, form=form):
+            print(line, flush=True)
     except BrokenPipeError:  # nobody reads on; nor shall Python try to, when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

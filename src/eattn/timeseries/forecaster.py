@@ -28,7 +28,8 @@ from eattn.timeseries.inputs import ID, TIME, TimeSeries, id_dtype, read_series,
 from eattn.timeseries.predictor import Predictor, SeriesState
 from eattn.timeseries.scaling import Scaler
 from eattn.timeseries.training import (
-    calibration_errors,
+    CALIBRATION_WINDOWS,
+    forecast_errors,
     forecaster_config,
     forecaster_design,
     plain,
@@ -157,9 +158,11 @@ class EAForecaster(BaseEstimator):
             raise ValueError(f"quantiles {NEED}")
         design = forecaster_design(params, dataset)
         model, history = train_forecaster(dataset, design, config, progress=bool(self.verbose))
-        errors = calibration_errors(model, dataset) if levels else np.empty((0, 1))
-        if levels and np.isnan(errors).all(0).any():
-            raise ValueError(f"quantiles {NEED}")
+        errors = np.empty((0, 1))
+        if levels:
+            errors = forecast_errors(model, dataset.validation(CALIBRATION_WINDOWS))
+            if np.isnan(errors).all(0).any():
+                raise ValueError(f"quantiles {NEED}")
         self.design_, self.history_, self.seed_ = design, history, config.seed
         self.levels_, self.offsets_ = levels, error_quantiles(errors, levels)
         self.model_ = model.to(DTYPES[params["dtype"]])

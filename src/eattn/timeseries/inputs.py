@@ -53,7 +53,7 @@ def read_series(data: Any) -> list[TimeSeries]:
         return _from_frame(data)
     if isinstance(data, pd.Series):
         dated = isinstance(data.index, pd.DatetimeIndex | pd.PeriodIndex)
-        return [_checked(None, _times(data.index, DEFAULT_ID) if dated else None, data)]
+        return [check_series(None, _times(data.index, DEFAULT_ID) if dated else None, data)]
     if not isinstance(data, list | tuple) and not hasattr(data, "__array__"):
         kind = type(data).__name__
         raise TypeError(
@@ -65,7 +65,7 @@ def read_series(data: Any) -> list[TimeSeries]:
             f"an array must be one series, [n], got shape {values.shape}: put several into"
             f" a data frame with columns {ID}, {TIME}, {VALUE}"
         )
-    return [_checked(None, None, pd.Series(np.atleast_1d(values)))]
+    return [check_series(None, None, pd.Series(np.atleast_1d(values)))]
 
 
 def id_dtype(data: Any) -> Any:
@@ -85,12 +85,12 @@ def _from_frame(frame: pd.DataFrame) -> list[TimeSeries]:
     if frame.empty:
         raise ValueError("df has no rows")
     if ID not in names:
-        return [_checked(None, _times(frame[TIME], DEFAULT_ID), frame[VALUE])]
+        return [check_series(None, _times(frame[TIME], DEFAULT_ID), frame[VALUE])]
     if frame[ID].isna().any():
         row = frame.index[int(frame[ID].isna().to_numpy().argmax())]
         raise ValueError(f"{ID} is missing in row {row}")
     groups = frame.groupby(ID, sort=False, observed=True)
-    return [_checked(_plain_id(name), _times(g[TIME], name), g[VALUE]) for name, g in groups]
+    return [check_series(_plain_id(name), _times(g[TIME], name), g[VALUE]) for name, g in groups]
 
 
 def _with_id(frame: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +140,7 @@ def _parse_times(index: Any, name: Any) -> Times:
         ) from None
 
 
-def _checked(unique_id: Any, times: Times | None, column: pd.Series) -> TimeSeries:
+def check_series(unique_id: Any, times: Times | None, column: pd.Series) -> TimeSeries:
     """Check that values are finite numbers and that times rise."""
     name = DEFAULT_ID if unique_id is None else unique_id
     if not len(column):

@@ -41,15 +41,9 @@ def read(
     valid value.
     """
     B, _, C = x.shape
-    lags, rest = divmod(model.channels, C)
-    if rest or not lags:
-        raise ValueError(
-            f"a model of {model.channels} channels cannot read a series of {C}:"
-            " it must have as many, or a multiple"
-        )
-    if before is None:
-        earlier = x[:, :1].expand(-1, lags - 1, -1)
-    else:
+    lags = model.channels // C
+    earlier = x[:, :1].expand(-1, lags - 1, -1)
+    if before is not None:
         earlier = before.last.view(B, lags, C)[:, : lags - 1].flip(1)
     windows = torch.cat([earlier, x], 1).unfold(1, lags, 1)  # [B, L, C, lags], the oldest first
     tokens = windows.transpose(2, 3).flip(2).flatten(2)
@@ -80,32 +74,16 @@ def roll_out(
 
 @dataclass(frozen=True)
 class SeriesState:
-    """One series after its last value: constant in size, and never changed in place.
-
-    Attributes
-    ----------
-    unique_id, freq, scaler
-        Name, frequency and scaler of the series.
-    ds : Timestamp or int
-        Time of the last row.
-    y : float
-        Last known value.
-    count : int
-        Number of values read.
-    states : tuple of ForecasterState
-        Decoding states in use, the oldest first; empty for a predictor with a window.
-    window : dict of Tensor
-        The last values `x` [1, n, 1] and their `calendar` [1, n, F]; empty without a window.
-    """
+    """One series after its last value: constant in size, and never changed in place."""
 
     unique_id: Any
     freq: Freq
     scaler: Scaler
-    ds: Time
-    y: float
-    count: int = 0
-    states: tuple[ForecasterState, ...] = ()
-    window: Named = field(default_factory=dict)
+    ds: Time  # of the last row
+    y: float  # last known value
+    count: int = 0  # values read
+    states: tuple[ForecasterState, ...] = ()  # the oldest first; none with a window
+    window: Named = field(default_factory=dict)  # last x [1, n, 1] and calendar [1, n, F]
 
     @property
     def nbytes(self) -> int:
@@ -158,22 +136,12 @@ class Predictor:
     the model was trained on forecasts worse. So with a `context` a second state starts after every
     half of it, and takes over when the first has seen all of it: forecasts come from a state of
     the last context / 2 to context values, or of all if there are fewer.
-
-    Parameters
-    ----------
-    model : Forecaster
-    fields : tuple of str
-        Calendar fields that the model reads.
-    window : int or None
-        Number of values to forecast from. None: the whole history, through the state.
-    context : int or None
-        Number of values that a state may see. None: no limit.
     """
 
     model: Forecaster
-    fields: tuple[str, ...]
-    window: int | None
-    context: int | None
+    fields: tuple[str, ...]  # of the calendar; none if the model reads none
+    window: int | None  # values to forecast from; None: the whole history, through the state
+    context: int | None  # values that a state may see; None: no limit
 
     def start(self, series: TimeSeries, scaler: Scaler, length: int | None = None) -> SeriesState:
         """Return the state of a series after its first `length` values, or all."""

@@ -13,23 +13,14 @@ CONSTANT = 1e-12  # relative to the largest value: a smaller deviation is roundi
 class Scaler:
     """Standardise values [..., n] along the last axis; NaN stays NaN.
 
-    Parameters
-    ----------
-    mean, std : float or array, shape (...)
-        Statistics of the training values.
-    limit : float
-        Scaled values are clipped to ±limit, so that outliers do not overflow.
-
-    Examples
-    --------
     >>> scaler = Scaler.fit(np.array([1.0, np.nan, 3.0]), limit=100.0)
     >>> scaler.transform(np.array([5.0])).tolist()
     [3.0]
     """
 
-    mean: Any
+    mean: Any  # [...] or a float
     std: Any
-    limit: float
+    limit: float  # scaled values are clipped to ±limit, so that outliers do not overflow
 
     @classmethod
     def fit(cls, values: NDArray[Any], *, limit: float) -> "Scaler":

@@ -183,7 +183,7 @@ def train_forecaster(
         model = Forecaster(**design)
 
     def evaluate(model: Any) -> dict[str, float]:
-        return {"val_mae": float(forecast_errors(model, validation).abs().nanmean())}
+        return {"val_mae": float(np.nanmean(np.abs(forecast_errors(model, validation))))}
 
     task = Task(
         windows,
@@ -198,18 +198,11 @@ def train_forecaster(
 
 
 def forecast_windows(model: Forecaster, batch: WindowBatch, horizon: int) -> Tensor:
-    """Forecast the end of each window from its past -> [B, horizon, C]."""
-    x, calendar, valid = (batch.get(name) for name in ("x", "calendar", "valid"))
-    assert x is not None
-    past = x.shape[1] - horizon
-    state = read(
-        model,
-        x[:, :past],
-        calendar=None if calendar is None else calendar[:, :past],
-        key_mask=None if valid is None else valid[:, :past],
-    )
-    ahead = None if calendar is None else calendar[:, past:]
-    return roll_out(model, state, horizon, channels=x.shape[2], calendar=ahead)
+    """Forecast the end of each window from its past -> [B, horizon, 1]."""
+    past = {name: column[:, :-horizon] for name, column in batch.items()}
+    state = read(model, past["x"], calendar=past.get("calendar"), key_mask=past.get("valid"))
+    ahead = batch["calendar"][:, -horizon:] if "calendar" in batch else None
+    return roll_out(model, state, horizon, calendar=ahead)
 
 
 def rollout_loss(model: nn.Module, batch: WindowBatch, horizon: int) -> tuple[Tensor, float]:
@@ -226,24 +219,15 @@ def rollout_loss(model: nn.Module, batch: WindowBatch, horizon: int) -> tuple[Te
 
 
 @torch.no_grad()
-def forecast_errors(
-    model: Forecaster, windows: WindowDataset, *, batch_size: int = BATCH_SIZE
-) -> Tensor:
-    """Return value - forecast [windows, horizon, C] on the CPU, NaN where a value is missing."""
+def forecast_errors(model: Forecaster, windows: WindowDataset) -> NDArray[np.float64]:
+    """Return value - forecast [windows, horizon] in scaled units, NaN where a value is missing."""
     device, horizon = next(model.parameters()).device, windows.horizon
-    found = []
-    for indices in torch.arange(len(windows)).split(batch_size):
-        batch = move(windows.collate(indices.tolist()), device)
+    found = [torch.empty(0, horizon)]
+    for start in range(0, len(windows), BATCH_SIZE):
+        indices = range(start, min(start + BATCH_SIZE, len(windows)))
+        batch = move(windows.collate(list(indices)), device)
         error = batch["x"][:, -horizon:] - forecast_windows(model, batch, horizon)
-        known = batch["known"][:, -horizon:].unsqueeze(-1)
-        found.append(error.masked_fill(~known, torch.nan).cpu())
-    return torch.cat(found)
-
-
-def calibration_errors(model: Forecaster, dataset: WindowDataset) -> NDArray[np.float64]:
-    """Return the scaled errors [windows, horizon] on validation windows."""
-    windows = dataset.validation(CALIBRATION_WINDOWS)
-    if not len(windows):
-        return np.empty((0, dataset.horizon))
-    found: NDArray[np.float64] = forecast_errors(model, windows).squeeze(-1).double().numpy()
-    return found
+        known = batch["known"][:, -horizon:]
+        found.append(error.squeeze(-1).masked_fill(~known, torch.nan).cpu())
+    errors: NDArray[np.float64] = torch.cat(found).double().numpy()
+    return errors

@@ -30,18 +30,8 @@ class WindowDataset:
     were filled in), and where needed `calendar` [B, past + horizon, F] and `valid` [B, past +
     horizon] (False for padding before the first value).
 
-    Parameters
-    ----------
-    series : sequence of TimeSeries
-        Regularised series.
-    window : int or None
-        Number of past values. None: up to `context` (or 512), and fewer at the start of a series.
-    context : int or None
-        Number of values that a decoding state may see.
-    horizon : int
-        Number of values to forecast.
-    validation_fraction : float
-        Share of each series, its last part, that is not trained on.
+    The past has `window` values; None: up to `context`, and fewer at the start of a series. The
+    last `validation_fraction` of each series is not trained on.
     """
 
     def __init__(
