@@ -57,7 +57,7 @@ def test_japanese_vowels_are_learned():
     train, test = (
         load_classification("JapaneseVowels", s, download=False) for s in ("train", "test")
     )
-    classifier = EAClassifier(dim=32, depth=1, epochs=12).fit(train.X, train.y)
+    classifier = EAClassifier(dim=64, depth=1, epochs=8, lr=3e-3).fit(train.X, train.y)
     assert classifier.score(test.X, test.y) > 0.9
 
 
