@@ -70,7 +70,7 @@ def test_fit_shows_progress_and_says_what_it_kept(trained):
     assert "epoch 1/20" in err
     assert " s left" in err
     assert out.startswith(f"{model}: 2 classes, 2 channels, epoch ")
-    assert "held out" in out
+    assert "validation accuracy" in out
 
 
 def test_fit_is_what_the_estimator_does_with_the_same_options(trained):
