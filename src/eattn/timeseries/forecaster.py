@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,22 +20,13 @@ except ModuleNotFoundError as error:
 
 from eattn.nn import check_mixer
 from eattn.nn.base import check_size
-from eattn.timeseries import store
+from eattn.timeseries import store, training
 from eattn.timeseries.backtesting import add_actuals, replay
 from eattn.timeseries.conformal import check_quantiles, error_quantiles, extend
 from eattn.timeseries.freq import check_freq
 from eattn.timeseries.inputs import ID, TIME, TimeSeries, id_dtype, read_series, regularize
 from eattn.timeseries.predictor import Predictor, SeriesState
 from eattn.timeseries.scaling import Scaler
-from eattn.timeseries.training import (
-    CALIBRATION_WINDOWS,
-    forecast_errors,
-    forecaster_config,
-    forecaster_design,
-    plain,
-    plain_params,
-    train_forecaster,
-)
 from eattn.timeseries.windows import LIMIT, WindowDataset, check_length, check_varies
 from eattn.train import History, TrainConfig
 from eattn.train.config import check_number
@@ -48,104 +39,92 @@ NEED = (
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@dataclass(eq=False, repr=False)
 class EAForecaster(BaseEstimator):
-    """One causal Transformer of any mixer for all series; no argument is required.
+    """Forecast many series with one causal Transformer of any mixer.
 
     `fit` takes a data frame in long format, with columns unique_id (not needed for one series), ds
-    (times, or integers) and y, or one series as a pandas Series, an array or a list. Times of a
-    series must rise by even steps: `freq` says which, as pandas has it, or they are inferred. A
-    row that is missing, or has no y, is read as the last value before it and is never learnt from.
-    Values are scaled by the mean and deviation of their own series. Month, day, weekday, hour and
-    minute are read too, as far as they change from step to step and two cycles of them were seen.
+    (times or integers) and y, or one series as a pandas Series, an array or a list. Times must rise
+    by even steps. A row that is missing, or has no y, is read as the last value before it and never
+    trained on. Values are scaled by the mean and deviation of their series. Calendar fields are
+    read if they vary from step to step and two cycles of them were seen.
 
-    A token holds the last `lags` values. `window` is how many values a forecast comes from; None:
-    the whole history, through the recurrent state. As no state may see more than it was trained
-    for, one that has seen `context` values gives way to one that has seen half of them;
-    context=None never does that, and forecasts of long series suffer. Models are trained on pasts
-    of up to `window` or `context` values, rolling out `horizon` values through their own
-    forecasts, with the absolute error in units of the scale for a loss.
+    Parameters
+    ----------
+    horizon : int, default 12
+        Number of steps to forecast. Training rolls out this many through the model's own forecasts,
+        with the absolute error of scaled values as the loss.
+    mixer, dim, depth, heads, dropout
+        Design of the `Forecaster`.
+    window : int, optional
+        Number of values to forecast from; the whole history, through the state, if None.
+    quantiles : sequence of float, optional
+        Such as (0.1, 0.9), for columns EAForecaster-q10, …: the forecast plus that quantile of the
+        errors on the validation part, by step (split conformal prediction). The same part selects
+        the weights, so intervals are a little too narrow. Beyond `horizon` they stay as wide.
+    freq : str or int, optional
+        Frequency of pandas, or step of integer times; inferred if None.
+    lags : int, default 24
+        Values in a token.
+    context : int or None, default 512
+        Number of values that a state may see; one that has seen half as many then replaces it.
+        With None a state sees all, and forecasts of long series get worse.
+    epochs : int, optional
+        500 steps if None.
+    batch_size, lr, weight_decay
+        Training options, as in `TrainConfig`.
+    validation_fraction : float, default 0.2
+        Last part of each series, which selects the best weights, and stops training after
+        `patience` evaluations without better ones.
+    dtype : {"float64", "float32"}
+        Of forecasts and states: float64 for streams without end, float32 for less memory.
+    device : str, default "auto"
+    checkpoint : path, optional
+        Folder that keeps the run, so that `fit` resumes it after an interruption.
+    verbose : bool, default False
+        Show progress.
+    random_state : int, RandomState or None, default 0
 
-    A `validation_fraction` of each series, its last part, is held out to keep the best weights and
-    to stop after `patience` evaluations without better ones. `epochs` None: 500 steps. `quantiles`
-    such as (0.1, 0.9) add columns EAForecaster-q10, …: for each step of the horizon, the forecast
-    plus that quantile of the errors on what was held out, in units of the scale (split conformal
-    prediction). They never cross; beyond the horizon of training they stay as wide as at its end;
-    and as the same windows chose the weights, they are a little too narrow.
+    Attributes
+    ----------
+    model_, history_, predictor_, states_, levels_, offsets_, seed_
+        `Forecaster`, training history, how the model reads series, state of each series by
+        unique_id, quantiles and their offsets, and seed.
 
-    `dtype` is that of forecasts and states: "float64" for streams without end, "float32" for less
-    memory; training is in float32. `device` is "auto" or one of torch's, `verbose` shows progress.
-    `checkpoint` is a folder that `fit` keeps its run in, and goes on from if that was cut off.
-
-    Fitted: `model_` (a `Forecaster`), `history_` (of `eattn.train`), `reader_` (how the model reads
-    a series), `tracks_` (where each series stands), `levels_` and `offsets_` (quantiles), `seed_`.
-
+    Examples
+    --------
     >>> y = np.sin(np.arange(120) / 3)
     >>> model = EAForecaster(horizon=6, dim=16, depth=1, epochs=2).fit(y)
     >>> model.predict().columns.tolist(), len(model.update(y[:3]).predict(horizon=9))
     (['unique_id', 'ds', 'EAForecaster'], 9)
     """
 
-    history_: History | None  # None for a model that was loaded
-
-    def __init__(
-        self,
-        horizon: int = 12,
-        mixer: str = "ea-6",
-        window: int | None = None,
-        *,
-        quantiles: Sequence[float] | None = None,
-        freq: str | int | None = None,
-        lags: int = 24,
-        context: int | None = 512,
-        dim: int = 64,
-        depth: int = 2,
-        heads: int = 4,
-        dropout: float = 0.0,
-        epochs: int | None = None,
-        batch_size: int = 64,
-        lr: float = 1e-3,
-        weight_decay: float = 0.01,
-        validation_fraction: float = 0.2,
-        patience: int | None = 10,
-        dtype: str = "float64",
-        device: str = "auto",
-        checkpoint: str | os.PathLike[str] | None = None,
-        verbose: bool = False,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> None:
-        self.horizon = horizon
-        self.mixer = mixer
-        self.window = window
-        self.quantiles = quantiles
-        self.freq = freq
-        self.lags = lags
-        self.context = context
-        self.dim = dim
-        self.depth = depth
-        self.heads = heads
-        self.dropout = dropout
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.dtype = dtype
-        self.device = device
-        self.checkpoint = checkpoint
-        self.verbose = verbose
-        self.random_state = random_state
+    horizon: int = 12
+    mixer: str = "ea-6"
+    window: int | None = None
+    _: KW_ONLY
+    quantiles: Sequence[float] | None = None
+    freq: str | int | None = None
+    lags: int = 24
+    context: int | None = 512
+    dim: int = 64
+    depth: int = 2
+    heads: int = 4
+    dropout: float = 0.0
+    epochs: int | None = None
+    batch_size: int = 64
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    validation_fraction: float = 0.2
+    patience: int | None = 10
+    dtype: str = "float64"
+    device: str = "auto"
+    checkpoint: str | os.PathLike[str] | None = None
+    verbose: bool = False
+    random_state: int | np.random.RandomState | None = 0
 
     def fit(self, df: Any, y: None = None) -> Self:
-        """Train on all series of a data frame, or on one series.
-
-        Parameters
-        ----------
-        df : DataFrame, Series, array or list
-            A data frame in long format, or one series.
-        y : None
-            Ignored; for scikit-learn.
-        """
+        """Train on all series of a data frame, or on one series; `y` is for scikit-learn."""
         if y is not None:
             raise TypeError("y must be None: values are in the column y of df, or in df itself")
         params, config = self._check_params()
@@ -156,14 +135,19 @@ class EAForecaster(BaseEstimator):
         dataset = WindowDataset(series, **{name: params[name] for name in names})
         if levels and not any(dataset.held_out):
             raise ValueError(f"quantiles {NEED}")
-        design = forecaster_design(params, dataset)
-        model, history = train_forecaster(dataset, design, config, progress=bool(self.verbose))
+        design = training.forecaster_design(params, dataset)
+        model, history = training.train_forecaster(
+            dataset, design, config, progress=bool(self.verbose)
+        )
         errors = np.empty((0, 1))
         if levels:
-            errors = forecast_errors(model, dataset.validation(CALIBRATION_WINDOWS))
+            errors = training.forecast_errors(
+                model, dataset.validation(training.CALIBRATION_WINDOWS)
+            )
             if np.isnan(errors).all(0).any():
                 raise ValueError(f"quantiles {NEED}")
-        self.design_, self.history_, self.seed_ = design, history, config.seed
+        self.history_: History | None = history  # None for a model that was loaded
+        self.design_, self.seed_ = design, config.seed
         self.levels_, self.offsets_ = levels, error_quantiles(errors, levels)
         self.model_ = model.to(DTYPES[params["dtype"]])
         self.predictor_ = Predictor(model, dataset.fields, params["window"], dataset.context)
@@ -172,20 +156,14 @@ class EAForecaster(BaseEstimator):
         return self
 
     def predict(self, horizon: int | None = None) -> pd.DataFrame:
-        """Forecast the next values of each series.
+        """Return columns unique_id, ds, EAForecaster and quantiles for the next `horizon` steps.
 
-        Parameters
-        ----------
-        horizon : int, optional
-            Number of steps; that of training if None. It may be longer.
-
-        Returns
-        -------
-        DataFrame
-            Columns unique_id, ds, EAForecaster, and one for each quantile.
+        The horizon is that of training if None, and may be longer.
         """
         check_is_fitted(self, "states_")
-        horizon = self.horizon if horizon is None else check_size("horizon", plain(horizon))
+        horizon = (
+            self.horizon if horizon is None else check_size("horizon", training.plain(horizon))
+        )
         return self._table(list(self.states_.values()), horizon)
 
     def update(self, new_rows: Any) -> Self:
@@ -245,8 +223,8 @@ class EAForecaster(BaseEstimator):
             Columns unique_id, cutoff, ds, y, EAForecaster, and one for each quantile.
         """
         check_is_fitted(self, "states_")
-        windows = check_size("windows", plain(windows))
-        step = self.horizon if step is None else check_size("step", plain(step))
+        windows = check_size("windows", training.plain(windows))
+        step = self.horizon if step is None else check_size("step", training.plain(step))
         source = self if df is None else self.with_history(df)
         if source.series_ is None:
             raise ValueError("df must be given: a forecaster that was loaded has no history")
@@ -272,7 +250,8 @@ class EAForecaster(BaseEstimator):
     @classmethod
     def load(cls, folder: store.Folder, *, dtype: str | None = None) -> Self:
         """Load a saved model; on a GPU if it was there and this machine has one."""
-        return store.load_forecaster(cls, folder, dtype=dtype)
+        loaded: Self = store.load_forecaster(cls, folder, dtype=dtype)
+        return loaded
 
     @property
     def state_nbytes(self) -> int:
@@ -327,7 +306,7 @@ class EAForecaster(BaseEstimator):
 
     def _check_params(self) -> tuple[dict[str, Any], TrainConfig]:
         """Return the parameters as Python types, and the training configuration."""
-        params = plain_params(self)
+        params = training.plain_params(self)
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
                 check_size(name, params[name])
@@ -339,5 +318,5 @@ class EAForecaster(BaseEstimator):
         if params["dtype"] not in DTYPES:
             raise ValueError(f"dtype must be 'float32' or 'float64', got {params['dtype']!r}")
         if params["mixer"] == "aft" and params["window"] is None:
-            raise ValueError("mixer 'aft' needs a window: it has learnt so many places and no more")
-        return params, forecaster_config(params)
+            raise ValueError("mixer 'aft' needs a window: its learned positions end there")
+        return params, training.forecaster_config(params)

@@ -3,12 +3,10 @@
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -16,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from eattn._io import replace_directory
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.timeseries.arrays import LIMIT
 from eattn.timeseries.scaling import Scaler
@@ -29,7 +28,6 @@ FORMAT = 2  # format 1 also stored the last values of each series, which its sta
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 Folder = str | os.PathLike[str]
-Estimator = TypeVar("Estimator")
 FITTED = ("design_", "seed_", "levels_", "columns_")  # of a forecaster, as JSON
 
 
@@ -64,31 +62,9 @@ def save(
         "config": dict(config),
     }
     text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with replacing(folder) as fresh:
-        _write(fresh / WEIGHTS, weights)
-        _write(fresh / CONFIG, text.encode())
-
-
-@contextmanager
-def replacing(folder: Folder) -> Iterator[Path]:
-    """Yield a new folder that replaces `folder` when the block ends without an error."""
-    target = Path(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Next to the target, since a rename must stay on one disk.
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        fresh = partial / "new"
-        fresh.mkdir()
-        yield fresh
-        if target.exists():
-            os.replace(target, partial / "old")
-        os.replace(fresh, target)
-    except BaseException:
-        if (partial / "old").exists() and not target.exists():
-            os.replace(partial / "old", target)
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with replace_directory(folder) as fresh:
+        (fresh / WEIGHTS).write_bytes(weights)
+        (fresh / CONFIG).write_bytes(text.encode())
 
 
 def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -174,13 +150,6 @@ def _read(path: Path) -> bytes:
         raise ModelError(f"{path.parent} holds no saved model: it has no {path.name}") from None
 
 
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _own_memory(x: Tensor) -> Tensor:
     """Copy a tensor: safetensors refuses tensors that share memory."""
     return x.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -217,10 +186,11 @@ def save_classifier(fitted: "EAClassifier", folder: Folder, *, force: bool) -> N
     save(folder, CLASSIFIER, config, tensors, force=force)
 
 
-def load_classifier(cls: type[Estimator], folder: Folder) -> Estimator:
+def load_classifier(cls: Any, folder: Folder) -> Any:
     """Load a classifier; on a GPU if it was there and this machine has one."""
-
-    def restore(fitted: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    config, tensors = load(folder, CLASSIFIER)
+    with _naming(folder, CLASSIFIER):
+        fitted = cls(**config["params"])
         labels = config["classes"]
         fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
         fitted.n_classes_ = len(fitted.classes_)
@@ -233,8 +203,7 @@ def load_classifier(cls: type[Estimator], folder: Folder) -> Estimator:
         fitted.model_ = _load_model(SequenceClassifier, fitted.design_, tensors)
         fitted.model_.to(_usable_device(fitted.device))
         fitted.is_fitted = True
-
-    return _load_estimator(cls, folder, CLASSIFIER, restore)
+        return fitted
 
 
 def save_forecaster(fitted: "EAForecaster", folder: Folder, *, force: bool) -> None:
@@ -273,14 +242,16 @@ def save_forecaster(fitted: "EAForecaster", folder: Folder, *, force: bool) -> N
     save(folder, FORECASTER, config, tensors, force=force)
 
 
-def load_forecaster(cls: type[Estimator], folder: Folder, *, dtype: str | None = None) -> Estimator:
+def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> Any:
     """Load a forecaster; on a GPU if it was there and this machine has one."""
     import pandas as pd
 
     from eattn.timeseries.predictor import Predictor, SeriesState
     from eattn.timeseries.windows import LIMIT
 
-    def restore(fitted: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    config, tensors = load(folder, FORECASTER)
+    with _naming(folder, FORECASTER):
+        fitted = cls(**config["params"])
         if dtype is not None:
             fitted.dtype = dtype
         for name, value in config["fitted"].items():
@@ -305,8 +276,7 @@ def load_forecaster(cls: type[Estimator], folder: Folder, *, dtype: str | None =
                 told["count"],
             )
             fitted.states_[state.unique_id] = predictor.restore(state, kept[number])
-
-    return _load_estimator(cls, folder, FORECASTER, restore)
+        return fitted
 
 
 def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:
@@ -326,20 +296,14 @@ def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[
     return kept
 
 
-def _load_estimator(
-    cls: type[Estimator],
-    folder: Folder,
-    kind: str,
-    restore: Callable[[Estimator, dict[str, Any], dict[str, Tensor]], None],
-) -> Estimator:
-    config, tensors = load(folder, kind)
+@contextmanager
+def _naming(folder: Folder, kind: str) -> Iterator[None]:
+    """Raise errors of unsuitable content as a ModelError that names the folder."""
     try:
-        fitted = cls(**config["params"])
-        restore(fitted, config, tensors)
+        yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(f"{folder} holds no {kind} that fits: {reason}") from error
-    return fitted
 
 
 def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:

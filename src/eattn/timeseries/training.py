@@ -26,11 +26,7 @@ BATCH_SIZE = 64  # without gradients
 
 
 def plain(value: Any) -> Any:
-    """Return NumPy scalars, which grids of parameters hold, as Python numbers.
-
-    >>> plain(np.int64(3))
-    3
-    """
+    """Return NumPy scalars, which grids of parameters hold, as Python numbers."""
     return value.item() if isinstance(value, np.generic) else value
 
 
