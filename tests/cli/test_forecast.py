@@ -52,9 +52,6 @@ def test_every_command_has_help_with_an_example(command):
     assert "eattn forecast" in run(*command, "--help").partition("Example:")[2]
 
 
-# ---- fit and predict -----------------------------------------------------------------------------
-
-
 def test_predict_continues_the_history_of_fit(folder):
     text = run("predict", folder / "model")
     found = pd.read_csv(io.StringIO(text), parse_dates=["ds"])
@@ -194,8 +191,6 @@ def test_wrong_files_and_folders_are_named(folder, tmp_path):
         with pytest.raises(ValueError, match=reason):
             run(*args)
 
-
-# ---- stream --------------------------------------------------------------------------------------
 
 TIMES = pd.date_range(HOURS[-1], periods=4, freq="h")[1:]
 VALUES = (5.0, np.nan, 5.5)

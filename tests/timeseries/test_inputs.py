@@ -99,9 +99,6 @@ def test_arrays_must_be_one_series():
         read({"y": [1, 2]})
 
 
-# ---- frequencies ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("freq", ["h", "15min", "D", "B", "W-SUN", "MS", "ME", "QS-OCT", "YS-JAN"])
 def test_frequency_is_inferred_though_rows_are_missing(freq):
     grid = pd.date_range("2024-01-01", periods=40, freq=freq)

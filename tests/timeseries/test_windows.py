@@ -40,9 +40,6 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-# ---- rollout -------------------------------------------------------------------------------------
-
-
 def test_one_lag_is_the_rollout_of_the_model():
     model, x = model_of(2, calendar=("hour",)), draw(3, 9, 2)
     hours = torch.arange(13).reshape(1, -1, 1).expand(3, -1, -1)
@@ -94,9 +91,6 @@ def test_loss_is_the_mean_error_over_known_values():
     assert_close(rollout_loss(model, {"x": changed, "known": known}, 3)[0], loss)
     [gradient] = torch.autograd.grad(loss, model.embed.values.project.weight)
     assert gradient.abs().max() > 0
-
-
-# ---- windows -------------------------------------------------------------------------------------
 
 
 def test_window_is_its_past_and_the_values_after_it():
@@ -163,9 +157,6 @@ def test_errors_are_those_of_each_window_in_order():
     batch = windows.collate([70])
     expected = batch["x"][0, 6:, 0] - forecast_windows(model, batch, 2)[0, :, 0].detach()
     np.testing.assert_allclose(found[70], expected, rtol=1e-4, atol=1e-5)
-
-
-# ---- quantiles -----------------------------------------------------------------------------------
 
 
 def test_offsets_cover_at_least_their_share_of_new_errors():

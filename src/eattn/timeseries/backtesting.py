@@ -60,11 +60,6 @@ def scores(backtest: pd.DataFrame, column: str = "EAForecaster") -> pd.DataFrame
         values of y are not counted.
     column : str, default "EAForecaster"
         Name of the column of forecasts.
-
-    Returns
-    -------
-    DataFrame
-        Columns MAE and RMSE, indexed by unique_id.
     """
     error = backtest[column] - backtest[VALUE]
 

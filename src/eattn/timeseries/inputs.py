@@ -13,15 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eattn.timeseries.freq import (
-    Freq,
-    Time,
-    Times,
-    check_freq,
-    infer_freq,
-    positions,
-    times_after,
-)
+from eattn.timeseries.freq import Freq, Time, Times, check_freq, infer_freq, positions, times_after
 
 ID, TIME, VALUE = "unique_id", "ds", "y"
 DEFAULT_ID = "y"  # name of a series without unique_id
@@ -192,15 +184,13 @@ def regularize(
 
 
 def _infer_freqs(series: Sequence[TimeSeries], default: Freq | None) -> list[Freq]:
-    own = [_own_freq(s, min_rows=3) for s in series]
+    own = [_own_freq(s) if len(s) > 2 else None for s in series]
     known = Counter(freq for freq in own if freq is not None)
     common = known.most_common(1)[0][0] if known else default
     return [freq or _short_freq(s, common) for s, freq in zip(series, own, strict=True)]
 
 
-def _own_freq(series: TimeSeries, *, min_rows: int) -> Freq | None:
-    if len(series) < min_rows:
-        return None
+def _own_freq(series: TimeSeries) -> Freq:
     try:
         return infer_freq(series.ds)
     except ValueError as error:
@@ -210,13 +200,12 @@ def _own_freq(series: TimeSeries, *, min_rows: int) -> Freq | None:
 def _short_freq(series: TimeSeries, common: Freq | None) -> Freq:
     if common is not None and (positions(common, series.ds) >= 0).all():
         return common
-    freq = _own_freq(series, min_rows=2)
-    if freq is None:
+    if len(series) == 1:
         raise ValueError(
             f"series {series.unique_id!r} has one row only, which does not tell how far apart its"
             " times are: give more, or freq"
         )
-    return freq
+    return _own_freq(series)
 
 
 def _on_grid(series: TimeSeries, freq: Freq) -> TimeSeries:

@@ -189,10 +189,8 @@ class Predictor:
         if self.window is not None:
             return replace(state, window=tensors[0])
         like = next(self.model.parameters())
-        calendar = None
-        if self.fields:
-            shape = (1, 1, len(self.fields))
-            calendar = torch.ones(shape, dtype=torch.int64, device=like.device)
+        shape = (1, 1, len(self.fields))
+        calendar = torch.ones(shape, dtype=torch.int64, device=like.device) if self.fields else None
         example = self._read(like.new_zeros(1, 1, 1), calendar, None)
         return replace(state, states=tuple(from_named(example, named) for named in tensors))
 

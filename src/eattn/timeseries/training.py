@@ -100,11 +100,8 @@ def train_classifier(
     def evaluate(model: nn.Module) -> dict[str, float]:
         logits = torch.cat([x.float().cpu() for x in logits_of(model, [x for x, _ in validation])])
         label = torch.tensor([label for _, label in validation])
-        accuracy = (logits.argmax(-1) == label).double().mean()
-        return {
-            "val_loss": F.cross_entropy(logits, label).item(),
-            "val_accuracy": accuracy.item(),
-        }
+        loss, right = F.cross_entropy(logits, label), logits.argmax(-1) == label
+        return {"val_loss": loss.item(), "val_accuracy": right.double().mean().item()}
 
     data = _digest([*series, torch.from_numpy(y)])
     task = Task(ListCases(samples, _collate), _classification_loss, data=data)

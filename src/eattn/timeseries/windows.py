@@ -70,18 +70,14 @@ class WindowDataset:
         Without a fixed window the past of each batch has between 1 and `window` values, short pasts
         as often as long ones (log-uniform), so that a model learns to continue from any of them.
         """
-        origins = [
-            range(self.min_past, length - held - self.horizon + 1)
-            for length, held in zip(self.lengths, self.held_out, strict=True)
-        ]
+        sizes = zip(self.lengths, self.held_out, strict=True)
+        origins = [range(self.min_past, n - held - self.horizon + 1) for n, held in sizes]
         return self._subset(origins, vary=seed if self.padding else None)
 
     def validation(self, limit: int) -> Self:
         """Return at most `limit` evenly spread windows that forecast the validation part."""
-        origins = [
-            range(length - held, length - self.horizon + 1 if held else 0)
-            for length, held in zip(self.lengths, self.held_out, strict=True)
-        ]
+        sizes = zip(self.lengths, self.held_out, strict=True)
+        origins = [range(n - held, n - self.horizon + 1 if held else 0) for n, held in sizes]
         return self._subset(origins, limit=limit)
 
     def __len__(self) -> int:
