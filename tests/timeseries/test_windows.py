@@ -48,20 +48,6 @@ def test_one_lag_is_the_rollout_of_the_model():
     assert_close(y, model.rollout(x, 4, calendar=hours))
 
 
-def test_token_holds_the_last_values_newest_first():
-    class Spy(torch.nn.Module):
-        channels = 6
-
-        def forward(self, tokens, **options):
-            self.tokens = tokens
-            return None, None
-
-    spy, x = Spy(), draw(1, 4, 2)
-    read(spy, x)
-    expected = torch.stack([torch.cat([x[0, max(t - k, 0)] for k in range(3)]) for t in range(4)])
-    assert_close(spy.tokens[0], expected)
-
-
 @pytest.mark.parametrize("lags", [1, 3, 20])
 def test_reading_in_parts_equals_reading_at_once(lags):
     model, x = model_of(lags), draw(2, 11, 1)

@@ -174,7 +174,7 @@ class EAClassifier(BaseClassifier):
 
     def _check_params(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
         """Return the parameters as Python types, and the training configuration."""
-        params = training.plain_params(self)
+        params = store.plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
         return params, training.classifier_config(params, cases)

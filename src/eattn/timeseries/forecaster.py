@@ -161,9 +161,7 @@ class EAForecaster(BaseEstimator):
         The horizon is that of training if None, and may be longer.
         """
         check_is_fitted(self, "states_")
-        horizon = (
-            self.horizon if horizon is None else check_size("horizon", training.plain(horizon))
-        )
+        horizon = self.horizon if horizon is None else check_size("horizon", store.plain(horizon))
         return self._table(list(self.states_.values()), horizon)
 
     def update(self, new_rows: Any) -> Self:
@@ -223,8 +221,8 @@ class EAForecaster(BaseEstimator):
             Columns unique_id, cutoff, ds, y, EAForecaster, and one for each quantile.
         """
         check_is_fitted(self, "states_")
-        windows = check_size("windows", training.plain(windows))
-        step = self.horizon if step is None else check_size("step", training.plain(step))
+        windows = check_size("windows", store.plain(windows))
+        step = self.horizon if step is None else check_size("step", store.plain(step))
         source = self if df is None else self.with_history(df)
         if source.series_ is None:
             raise ValueError("df must be given: a forecaster that was loaded has no history")
@@ -306,7 +304,7 @@ class EAForecaster(BaseEstimator):
 
     def _check_params(self) -> tuple[dict[str, Any], TrainConfig]:
         """Return the parameters as Python types, and the training configuration."""
-        params = training.plain_params(self)
+        params = store.plain_params(self)
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
                 check_size(name, params[name])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -19,10 +19,6 @@ from eattn.models import Forecaster, SequenceClassifier
 from eattn.timeseries.arrays import LIMIT
 from eattn.timeseries.scaling import Scaler
 from eattn.train import isolated
-
-if TYPE_CHECKING:
-    from eattn.timeseries.classifier import EAClassifier
-    from eattn.timeseries.forecaster import EAForecaster
 
 FORMAT = 2  # format 1 also stored the last values of each series, which its state holds already
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
@@ -165,10 +161,8 @@ def _checksum(content: Any) -> str:
 # ---- estimators ----
 
 
-def save_classifier(fitted: "EAClassifier", folder: Folder, *, force: bool) -> None:
+def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
     """Save the weights, the labels and the scaler."""
-    from eattn.timeseries.training import plain
-
     labels = fitted.classes_
     values = labels.astype(str) if labels.dtype.kind == "M" else labels  # dates
     config = {
@@ -206,7 +200,7 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
         return fitted
 
 
-def save_forecaster(fitted: "EAForecaster", folder: Folder, *, force: bool) -> None:
+def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
     """Save the weights and the state of each series, without the history."""
     from eattn.timeseries.predictor import stack_alike
 
@@ -314,10 +308,18 @@ def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tens
     return model
 
 
+def plain(value: Any) -> Any:
+    """Return NumPy scalars, which grids of parameters hold, as Python numbers."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator as Python types."""
+    return {name: plain(value) for name, value in estimator.get_params(deep=False).items()}
+
+
 def _saved_params(fitted: Any) -> dict[str, Any]:
     """Return the parameters from which the estimator can be made again on any machine."""
-    from eattn.timeseries.training import plain_params
-
     params = plain_params(fitted)
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = fitted.seed_

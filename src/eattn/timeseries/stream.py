@@ -11,7 +11,7 @@ import pandas as pd
 from eattn.timeseries.forecaster import NAME, EAForecaster
 from eattn.timeseries.inputs import ID, TIME, VALUE, TimeSeries, check_series
 from eattn.timeseries.predictor import SeriesState
-from eattn.timeseries.training import plain
+from eattn.timeseries.store import plain
 
 FORMATS = ("json", "csv")
 MISSING = ("", "nan", "na", "null")

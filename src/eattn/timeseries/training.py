@@ -25,16 +25,6 @@ CALIBRATION_WINDOWS = 2048  # for quantiles
 BATCH_SIZE = 64  # without gradients
 
 
-def plain(value: Any) -> Any:
-    """Return NumPy scalars, which grids of parameters hold, as Python numbers."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def plain_params(estimator: Any) -> dict[str, Any]:
-    """Return the parameters of an estimator as Python types."""
-    return {name: plain(value) for name, value in estimator.get_params(deep=False).items()}
-
-
 def seed_of(random_state: Any) -> int:
     """Return an int as it is, or draw a seed from a RandomState, or a random one for None.
 
