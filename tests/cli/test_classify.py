@@ -134,7 +134,7 @@ def test_model_is_overwritten_by_force_only(trained, tmp_path):
 
 FILES = {
     "empty": ("", "train.ts is empty"),
-    "a word": ("@data\n1,2:a\n1,x:b\n", "train.ts, line 3: .* got 'x'"),
+    "a word": ("@data\n1,2:a\n1,x:b\n", "train.ts, line 3: could not .* 'x'"),
     "one class": ("@data\n1,2:a\n3,4:a\n", "train.ts has one class only, 'a'"),
     "no labels": ("@classLabel false\n@data\n1,2\n3,4\n", "train.ts has no class labels"),
     "nothing known": ("@data\n?,?:a\n?,?:b\n", "train.ts: X must hold values, got none"),
