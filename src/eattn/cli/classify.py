@@ -24,14 +24,14 @@ app = typer.Typer(
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by fit.")]
 Test = Annotated[
-    str, typer.Argument(metavar="TEST", help=".ts file, or a known data set: its test split.")
+    str, typer.Argument(metavar="TEST", help=".ts file, or a known dataset: its test split.")
 ]
 
 
 @app.command("fit")
 def fit(
     train: Annotated[
-        str, typer.Argument(metavar="TRAIN", help=".ts file, or a known data set: its train split.")
+        str, typer.Argument(metavar="TRAIN", help=".ts file, or a known dataset: its train split.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
     mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",

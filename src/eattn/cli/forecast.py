@@ -35,7 +35,7 @@ HISTORY = 4  # horizons of history in a plot
 def fit(
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="CSV or parquet file, or name of a known data set."),
+        typer.Argument(metavar="DATA", help="CSV or parquet file, or name of a known dataset."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
     time: Time = None,

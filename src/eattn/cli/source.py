@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Folder of data sets; EATTN_DATA by default."),
+    typer.Option("--data-dir", metavar="DIR", help="Folder of datasets; EATTN_DATA by default."),
 ]
 COMMANDS = {"classification": "classify", "forecasting": "forecast"}
 

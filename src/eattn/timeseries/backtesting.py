@@ -1,7 +1,5 @@
 """Backtests: forecasts from earlier points of a series, and their errors."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
@@ -36,18 +34,6 @@ def replay(
         new = slice(cutoff - step, cutoff)
         states.append(predictor.advance(states[-1], series.ds[new], series.y[new]))
     return states
-
-
-def add_actuals(
-    forecasts: pd.DataFrame, origins: Sequence[tuple[TimeSeries, SeriesState]]
-) -> pd.DataFrame:
-    """Add the columns `cutoff`, the last time known at each origin, and `y`."""
-    horizon = len(forecasts) // len(origins)
-    cutoffs = pd.Index([state.ds for _, state in origins]).to_numpy()
-    values = [series.y[state.count : state.count + horizon] for series, state in origins]
-    forecasts.insert(1, "cutoff", cutoffs.repeat(horizon))
-    forecasts.insert(3, VALUE, np.concatenate(values))
-    return forecasts
 
 
 def scores(backtest: pd.DataFrame, column: str = "EAForecaster") -> pd.DataFrame:

@@ -21,10 +21,10 @@ except ModuleNotFoundError as error:
 from eattn.nn import check_mixer
 from eattn.nn.base import check_size
 from eattn.timeseries import store, training
-from eattn.timeseries.backtesting import add_actuals, replay
+from eattn.timeseries.backtesting import replay
 from eattn.timeseries.conformal import check_quantiles, error_quantiles, extend
 from eattn.timeseries.freq import check_freq
-from eattn.timeseries.inputs import ID, TIME, TimeSeries, id_dtype, read_series, regularize
+from eattn.timeseries.inputs import ID, TIME, VALUE, TimeSeries, id_dtype, read_series, regularize
 from eattn.timeseries.predictor import Predictor, SeriesState
 from eattn.timeseries.scaling import Scaler
 from eattn.timeseries.windows import LIMIT, WindowDataset, check_length, check_varies
@@ -226,15 +226,17 @@ class EAForecaster(BaseEstimator):
         source = self if df is None else self.with_history(df)
         if source.series_ is None:
             raise ValueError("df must be given: a forecaster that was loaded has no history")
-        options = dict(windows=windows, step=step, horizon=self.horizon)
-        origins = [
-            (series, state)
-            for series in source.series_
-            for state in replay(
-                self.predictor_, series, source.states_[series.unique_id].scaler, **options
-            )
-        ]
-        return add_actuals(source._table([state for _, state in origins], self.horizon), origins)
+        states, values, options = [], [], dict(windows=windows, step=step, horizon=self.horizon)
+        for series in source.series_:
+            scaler = source.states_[series.unique_id].scaler
+            for state in replay(self.predictor_, series, scaler, **options):
+                states.append(state)
+                values.append(series.y[state.count : state.count + self.horizon])
+        table = source._table(states, self.horizon)
+        cutoffs = pd.Index([state.ds for state in states]).repeat(self.horizon)
+        table.insert(1, "cutoff", cutoffs)
+        table.insert(3, VALUE, np.concatenate(values))
+        return table
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Write the model and the state of each series as JSON and safetensors.
