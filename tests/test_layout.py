@@ -106,7 +106,7 @@ def test_one_module_chooses_between_backends():
         for module in imports(name)
         if any(module == backend or module.startswith(backend + ".") for backend in BACKENDS)
     }
-    assert known <= {"series", "backends", "info", "traceable"}
+    assert known <= {"backends", "info", "traceable"}
 
 
 def test_data_does_not_import_torch():

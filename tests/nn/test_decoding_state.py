@@ -153,7 +153,7 @@ def seen(state: object) -> list[Tensor]:
         return [state.k, state.v]
     if isinstance(state, ConvState):
         return [state.last, *seen(state.after)]
-    return list(state) if isinstance(state, State) else [*vars(state).values()]
+    return [x for x in vars(state).values() if isinstance(x, Tensor)]
 
 
 @names

@@ -15,7 +15,7 @@ from eattn.nn.qk_range import SPREAD, Center, Placement
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
-from eattn.ops.expansion import chosen
+from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 
 def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
@@ -29,15 +29,16 @@ def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
     """
     layers = [m for m in model.modules() if isinstance(m, ElementwiseAttention)]
     for layer in layers:
-        layer.expansion = None if expansion is None else chosen(6, expansion)
+        layer.expansion = None if expansion is None else resolve_expansion(expansion=expansion)
     return len(layers)
 
 
 class ElementwiseAttention(Mixer):
     """y = out(EA-series(q, k, v)) with q, k, v projected from x, in O(NLD) (Eq. 5; causal: Eq. 6).
 
-    `order` is the highest power of the series, even; None is exact EA (Eq. 2). `expansion`, if
-    there is one, takes its place: `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
+    `order`, by default 6, is the highest power of the series, even; None is exact EA (Eq. 2).
+    `expansion` replaces it, and cannot be combined with it: `Quadrature(25)` is exact EA to 1e-4 at
+    the cost of a series.
     All share their parameters: a state dict of one loads into another. Decoding with a series keeps
     an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
 
@@ -55,7 +56,7 @@ class ElementwiseAttention(Mixer):
         self,
         dim: int,
         *,
-        order: int | None = 6,
+        order: int | None = DEFAULT_ORDER,
         expansion: Expansion | None = None,
         causal: bool = False,
         bias: bool = True,
@@ -65,7 +66,7 @@ class ElementwiseAttention(Mixer):
     ) -> None:
         super().__init__(dim, causal=causal)
         exact = order is None and expansion is None
-        self.expansion = None if exact else chosen(6 if order is None else order, expansion)
+        self.expansion = None if exact else resolve_expansion(order, expansion)
         # One product for q, k and v: as fast as three for long inputs, faster for short ones.
         self.in_proj = projection(dim, 3, bias=check_bool("bias", bias))
         self.out_proj = projection(dim, 1, bias=bias)
@@ -168,7 +169,7 @@ class ElementwiseAttention(Mixer):
             wide = torch.promote_types(q.dtype, torch.float32)
             like: Any = dict(device=q.device, dtype=wide)
             state = State.zeros(q.shape[0], self.dim, expansion=self.expansion, **like)
-        y, state = ea_series_step(q, k, v, state, expansion=self.expansion)
+        y, state = ea_series_step(q, k, v, state)
         return self.out_proj(y), state
 
     def qkv(

@@ -177,7 +177,7 @@ def parts(state: Any) -> dict[str, Tensor]:
     if isinstance(state, KVCache):
         return {"keys": state.k, "values": state.v}
     if isinstance(state, State):
-        return state._asdict()
+        return state.tensors()
     return {field.name: getattr(state, field.name) for field in fields(state)}
 
 
@@ -187,7 +187,7 @@ def rebuilt(like: Any, tensors: dict[str, Tensor]) -> Any:
         after = {name: x for name, x in tensors.items() if name != "conv"}
         return ConvState(tensors["conv"], rebuilt(like.after, after))
     if not isinstance(like, KVCache):
-        return type(like)(**tensors)
+        return replace(like, **tensors)
     keys, values = tensors["keys"], tensors["values"]
     length = keys.shape[2]
     return replace(like, keys=keys, values=values, length=length, mask=None, written=[length])

@@ -1,6 +1,7 @@
 """Every mechanism by its name, so that any of them can take another's place."""
 
 import re
+from typing import Any
 
 from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
@@ -11,7 +12,7 @@ from eattn.nn.qk_range import Center
 from eattn.nn.recurrent import GRU, LinearRNN
 from eattn.nn.softmax import SoftmaxAttention
 from eattn.ops import Expansion, Quadrature, Taylor
-from eattn.ops.expansion import MAX_ORDER, NODES
+from eattn.ops.expansion import MAX_ORDER, NODE_COUNTS
 
 # One of each; `ea-N` takes any even N, `ea-qN` any odd one.
 MIXERS = (
@@ -82,10 +83,10 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
     center: Center = "learnt" if causal else "mean"
+    exact: Any = {"order": None} if expansion is None else {"expansion": expansion}
     return ElementwiseAttention(
         dim,
-        order=None,
-        expansion=expansion,
+        **exact,
         causal=causal,
         qk_norm="norm" in options,
         bandwidth="bandwidth" in options,
@@ -117,5 +118,5 @@ def check_mixer(name: str) -> Expansion | None:
     except ValueError:
         raise ValueError(
             f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER},"
-            f" 'ea-qN' an odd N from {NODES[0]} to {NODES[-1]}, got {name!r}"
+            f" 'ea-qN' an odd N from {NODE_COUNTS[0]} to {NODE_COUNTS[-1]}, got {name!r}"
         ) from None
