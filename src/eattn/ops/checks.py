@@ -44,9 +44,10 @@ def check_qkv(
 def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Check q, k, v [B, D] of one token; return them in one float dtype."""
     q, k, v = _one_dtype(q, k, v, "[B, D]", ("q", "k", "v"))
-    for name, x in (("k", k), ("v", v)):
-        if x.shape != q.shape:
-            raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
+    shape = q.shape
+    if k.shape != shape or v.shape != shape:
+        name, x = ("v", v) if k.shape == shape else ("k", k)
+        raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
     return q, k, v
 
 
@@ -109,21 +110,22 @@ def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None 
         )
     if s.dtype not in (torch.float32, torch.float64) or z.dtype != s.dtype:
         raise TypeError(f"state must be float32 or float64, got s {s.dtype} and z {z.dtype}")
-    if s.device != q.device or z.device != q.device or shift.device != q.device:
-        raise ValueError(f"state must be on {q.device} like q, got {s.device}")
+    device = q.device
+    if s.device != device or z.device != device or shift.device != device:
+        raise ValueError(f"state must be on {device} like q, got {s.device}")
 
 
 def _one_dtype(
     q: Tensor, k: Tensor, v: Tensor, shape: str, names: tuple[str, str, str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dim = shape.count(",") + 1
+    dim, device = shape.count(",") + 1, getattr(q, "device", None)
     for name, x in zip(names, (q, k, v), strict=True):
         if not isinstance(x, Tensor) or x.dtype not in FLOATS:
             raise TypeError(f"{name} must be a floating-point tensor, got {_kind(x)}")
         if x.dim() != dim:
             raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
-        if x.device != q.device:
-            raise ValueError(f"{name} must be on {q.device} like q, got {x.device}")
+        if x.device != device:
+            raise ValueError(f"{name} must be on {device} like q, got {x.device}")
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v)
     if not q.dtype == k.dtype == v.dtype:

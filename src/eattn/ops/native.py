@@ -6,7 +6,6 @@ states between.
 
 import ctypes
 import functools
-import itertools
 import struct
 from pathlib import Path
 
@@ -23,15 +22,14 @@ CHECKPOINT = 64  # kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-# The fields of EattnArgs in native/args.h, in its order, and how many 64-bit words each takes: a
-# view is a pointer and three strides.
-_VIEWS = dict.fromkeys(("q", "k", "v", "y", "gy", "dq", "dk", "dv"), 4)
+# The fields of EattnArgs in native/args.h, in the same order. A view is a pointer and three
+# strides; a missing tensor is passed as zeros. The radius is the only float.
+_VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv")
 _STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
-_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")  # last
-_WORDS = _VIEWS | dict.fromkeys(("key_mask", "cu_seqlens", *_STATES, "saved", *_NUMBERS), 1)
-_FIRST = dict(zip(_WORDS, itertools.accumulate(_WORDS.values(), initial=0), strict=False))
-_ZEROS: list[float] = [0] * sum(_WORDS.values())
-_ARGS = struct.Struct(f"@{len(_ZEROS) - 1}qd")  # the radius is the only float
+_POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved")
+_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")
+_NO_VIEW = (0, 0, 0, 0)
+_ARGS = struct.Struct(f"@{4 * len(_VIEWS) + len(_POINTERS) + len(_NUMBERS) - 1}qd")
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
@@ -108,12 +106,13 @@ def _call(
     function: str,
     inputs: Inputs,
     tensors: dict[str, Tensor | None],
+    rows: int,
     real: torch.dtype,
     expansion: Expansion,
     causal: bool,
     isa: str | None,
 ) -> None:
-    """Call a kernel on tensors given by the names of the struct's fields; missing ones are 0."""
+    """Call a kernel on `inputs` and on tensors named like the fields of the struct."""
     if _library is None:
         raise RuntimeError(_why_not)
     q, k, v, key_mask, cu_seqlens, *_ = inputs
@@ -123,19 +122,17 @@ def _call(
         tensors["key_mask"] = dense(key_mask, torch.bool)
     if cu_seqlens is not None:
         tensors["cu_seqlens"] = dense(cu_seqlens, torch.int64)
-    args = _ZEROS.copy()
-    for name, x in tensors.items():
-        if x is not None:
-            first = _FIRST[name]
-            args[first] = x.data_ptr()
-            if name in _VIEWS:
-                args[first + 1 : first + 4] = x.stride()
-    args[-len(_NUMBERS) :] = (
-        *(B, Lq, Lk, D, inputs.rows),
-        *(expansion.terms, causal, IO[q.dtype], torch.get_num_threads(), expansion.radius),
-    )
+    fields: list[float] = []
+    for name in _VIEWS:
+        x = tensors.get(name)
+        fields += _NO_VIEW if x is None else (x.data_ptr(), *x.stride())
+    for name in _POINTERS:
+        x = tensors.get(name)
+        fields.append(0 if x is None else x.data_ptr())
+    fields += (B, Lq, Lk, D, rows)
+    fields += (expansion.terms, causal, IO[q.dtype], torch.get_num_threads(), expansion.radius)
     index = _INDEX[isa or _fastest(D, wide)]
-    getattr(_library, function)(_ARGS.pack(*args), index, wide)
+    getattr(_library, function)(_ARGS.pack(*fields), index, wide)
 
 
 def forward(
@@ -144,7 +141,8 @@ def forward(
     """Return y, the final s, z, shift, and with `save` the checkpoints that `backward` needs."""
     q, D, rows, real = inputs.q, inputs.q.shape[2], inputs.rows, inputs.sum_dtype
     y = torch.empty(q.shape, dtype=q.dtype)
-    s1, z1 = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
+    s1 = empty_sums(rows, D, expansion.terms, real, None)
+    z1 = empty_sums(rows, D, expansion.terms, real, None)
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
     if save and causal:
@@ -155,7 +153,7 @@ def forward(
     if inputs.s is not None:
         tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
         tensors["m0"] = dense(inputs.shift, real)
-    _call("eattn_forward", inputs, tensors, real, expansion, causal, isa)
+    _call("eattn_forward", inputs, tensors, rows, real, expansion, causal, isa)
     return y, s1, z1, m1, saved
 
 
@@ -181,5 +179,5 @@ def backward(
     tensors["gs"], tensors["gz"] = kernel_sums(gs, real), kernel_sums(gz, real)
     tensors["s1"], tensors["z1"] = kernel_sums(final[0], real), kernel_sums(final[1], real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
-    _call("eattn_backward", inputs, tensors, real, expansion, causal, isa)
+    _call("eattn_backward", inputs, tensors, rows, real, expansion, causal, isa)
     return dq, dk, dv, ds, dz
