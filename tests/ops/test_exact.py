@@ -121,6 +121,19 @@ def test_far_keys_keep_the_digits_of_float32(causal, offset):
         assert (x.double() - y).abs().max() <= 1e-5 * offset * (1 + y.abs().max())
 
 
+def test_mixed_dtypes_are_promoted():
+    q, k, v = (x.detach() for x in qkv((1, 5, 2), dtype=torch.bfloat16))
+    assert_close(ea(q, k.float(), v), ea(q.float(), k.float(), v.float()))
+
+
+@CAUSAL
+def test_common_offset_of_q_and_k_keeps_float32_accuracy(causal):
+    q, k, v = (x.detach() for x in qkv((1, 150, 4)))
+    q, k = (x.mul(2**10).round() / 2**10 for x in (q, k))  # so that x + 512 is exact
+    near, far = (ea((q + c).float(), (k + c).float(), v.float(), causal=causal) for c in (0, 512))
+    assert_close(near, far, rtol=1e-5, atol=1e-5)
+
+
 @CAUSAL
 def test_masked_keys_are_never_read(causal):
     q, k, v = qkv((2, 70, 3))
@@ -251,9 +264,20 @@ def test_memory_is_linear_in_the_sequence():
     assert kib < 64 * 1024
 
 
-def test_bad_input_is_named():
-    x = torch.zeros(2, 5, 3)
-    with pytest.raises(TypeError, match="k must be a floating-point tensor"):
-        ea(x, x.int(), x)
-    with pytest.raises(ValueError, match="key_mask must be"):
-        ea(x, x, x, key_mask=torch.ones(2, 4, dtype=torch.bool))
+X, MASK = torch.zeros(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)
+WRONG = [
+    ((X[0], X, X), {}, ValueError, r"q must be \[B, L, D\]"),
+    ((X, X[:, :, :2], X), {}, ValueError, "v must have k's shape"),
+    ((X[:1], X, X), {}, ValueError, r"q must be \[2, L, 3\]"),
+    ((X, X.int(), X), {}, TypeError, "k must be a floating-point tensor"),
+    ((X, X, X.to("meta")), {}, ValueError, "v must be on cpu"),
+    ((X, X, X), {"key_mask": MASK[:, 1:]}, ValueError, "key_mask must be"),
+    ((X, X, X), {"key_mask": MASK.int()}, TypeError, "key_mask must be a bool"),
+    ((X[:, 1:], X, X), {"causal": True}, ValueError, "causal=True needs"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "options", "error", "message"), WRONG)
+def test_wrong_call_names_the_argument(inputs, options, error, message):
+    with pytest.raises(error, match=message):
+        ea(*inputs, **options)

@@ -1,4 +1,4 @@
-"""The operator inside PyTorch: compile, autocast, checkpointing, DDP, fork, export."""
+"""The operator inside PyTorch: compile, autocast, checkpointing, fork, DataLoader, export."""
 
 import multiprocessing
 
@@ -186,6 +186,22 @@ def test_a_forked_child_does_not_hang():
     child.join(60)
     assert child.exitcode == 0
     assert total == pytest.approx(float(y.sum()), rel=1e-4)
+
+
+class Sequences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        q, k, v = (draw(1, 300, 200, seed=index + i).float() for i in range(3))
+        return ea_series(q, k, v, causal=True)
+
+
+def test_data_loader_workers_can_call_the_operator():
+    direct = [Sequences()[i] for i in range(4)]  # the parent's OpenMP threads exist before the fork
+    options = dict(batch_size=None, num_workers=2, multiprocessing_context="fork")
+    loaded = list(torch.utils.data.DataLoader(Sequences(), **options))
+    assert all(torch.equal(a, b) for a, b in zip(direct, loaded, strict=True))
 
 
 @pytest.mark.parametrize("mask, state", [(False, True), (True, False), (True, True)])

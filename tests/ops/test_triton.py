@@ -64,7 +64,7 @@ CHOSEN = {
         (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
         ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
         ("test_series_backends.py::test_nothing_in_gives_nothing_out", "(2, 0, 3)-causal-"),
-        ("test_facts.py::test_the_first_output_is_the_first_value", "6-"),
+        ("test_properties.py::test_first_output_is_the_first_value", "6-"),
         ("test_quadrature.py::test_gradients_draw_far_keys_back", ""),
     ],
     "fused": [
@@ -73,7 +73,7 @@ CHOSEN = {
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
     ],
 }
-FILES = ["series_backends", "quadrature", "stability", "facts", "forms", "integration"]
+FILES = ["series_backends", "quadrature", "stability", "properties", "forms", "integration"]
 # One pass differs from three in the forward alone, and not in what is read and written.
 FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or float64)"}
 

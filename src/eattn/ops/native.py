@@ -28,7 +28,7 @@ _VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv")
 _STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
 _POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved")
 _NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")
-_NO_VIEW = (0, 0, 0, 0)
+_NO_STRIDES = (0, 0, 0)
 _ARGS = struct.Struct(f"@{4 * len(_VIEWS) + len(_POINTERS) + len(_NUMBERS) - 1}qd")
 
 
@@ -125,7 +125,8 @@ def _call(
     fields: list[float] = []
     for name in _VIEWS:
         x = tensors.get(name)
-        fields += _NO_VIEW if x is None else (x.data_ptr(), *x.stride())
+        fields.append(0 if x is None else x.data_ptr())
+        fields += _NO_STRIDES if x is None else x.stride()
     for name in _POINTERS:
         x = tensors.get(name)
         fields.append(0 if x is None else x.data_ptr())
@@ -149,7 +150,7 @@ def forward(
         # Packed sequences leave some slots out: no output may hold uninitialised memory.
         fresh = torch.empty if inputs.cu_seqlens is None else torch.zeros
         saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion.terms), dtype=real)
-    tensors = dict(y=y, s1=s1, z1=z1, m1=m1, saved=saved)
+    tensors = {"y": y, "s1": s1, "z1": z1, "m1": m1, "saved": saved}
     if inputs.s is not None:
         tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
         tensors["m0"] = dense(inputs.shift, real)
