@@ -81,7 +81,7 @@ def test_queries_after_earlier_keys_are_the_last_rows(queries, keys, dim, masked
 
 def test_more_queries_than_keys_cannot_follow_them():
     q, k, v = qkv((1, 5, 2), keys=4)
-    with pytest.raises(ValueError, match="q must be no longer than k, got 5 > 4 tokens"):
+    with pytest.raises(ValueError, match="q must not be longer than k, got 5 > 4 tokens"):
         exact.ea_after(q, k, v)
 
 

@@ -1,7 +1,7 @@
-"""Fused CPU kernels: the C++ under native/, called through ctypes.
+"""Fused CPU kernels: the C++ code in native/, called through ctypes.
 
-Memory is O(LD): the forward saves its state every CHECKPOINT tokens, the backward recomputes the
-states between.
+Memory is O(LD): the forward saves its state every CHECKPOINT tokens, and the backward recomputes
+the states in between.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
 ABI = 3
-CHECKPOINT = 64  # kCheckpoint in native/scan.h
+CHECKPOINT = 64  # same as kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -42,7 +42,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     except (OSError, AttributeError) as error:
         return None, f"the compiled kernels cannot be loaded: {error}"
     if not fits:
-        return None, "the compiled kernels are of another version: install eattn again"
+        return None, "the compiled kernels belong to another version of eattn: reinstall eattn"
     library.eattn_isa_name.restype = ctypes.c_char_p
     library.eattn_compiler.restype = ctypes.c_char_p
     for function in (library.eattn_forward, library.eattn_backward):
@@ -61,7 +61,7 @@ def _find_isas() -> dict[str, str | None]:
 
 _library, _why_not = _load()
 
-# Instruction sets the kernels were built for, fastest first: None, or why not on this CPU.
+# Instruction sets the kernels were built for, fastest first: None if this CPU has it, else why not.
 ISAS = _find_isas()
 _INDEX = {isa: i for i, isa in enumerate(ISAS)}
 _USABLE = [isa for isa, why in ISAS.items() if why is None]
@@ -70,21 +70,21 @@ _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 @functools.cache
 def _fastest(D: int, wide: bool) -> str:
-    """Return the ISA with the widest vectors of which D channels fill more than half."""
+    """Return the ISA with the widest vectors that D channels fill by more than half."""
     bytes_of_channels = D * (8 if wide else 4)
     filled = (isa for isa in _USABLE if 2 * bytes_of_channels > _VECTOR_BYTES[isa])
     return next(filled, _USABLE[-1])
 
 
 def unavailable(isa: str | None = None) -> str | None:
-    """Return why the kernels (of one ISA, or the fastest) cannot run; None if they can."""
+    """Return why the kernels (of one ISA, or of any) cannot run; None if they can."""
     if _why_not is not None or isa is None:
         return _why_not
     return ISAS.get(isa, f"the kernels were not built for {isa}")
 
 
 def describe() -> str:
-    """Say how the library was built, for `eattn info`."""
+    """Return a one-line description of the compiled library, for `eattn info`."""
     if _library is None:
         return str(_why_not)
     threads = "OpenMP" if _library.eattn_openmp() else "one thread: built without OpenMP"
@@ -147,7 +147,7 @@ def forward(
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
     if save and causal:
-        # Packed sequences leave some slots out: no output may hold uninitialised memory.
+        # Packed sequences do not use all slots, and no output may hold uninitialised memory.
         fresh = torch.empty if inputs.cu_seqlens is None else torch.zeros
         saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion.terms), dtype=real)
     tensors = {"y": y, "s1": s1, "z1": z1, "m1": m1, "saved": saved}
