@@ -49,7 +49,7 @@ def test_series_converges_to_exact_attention_with_order(backend, causal):  # Eq.
 
 
 @causals
-def test_attention_is_invariant_to_a_common_shift_of_q_and_k(causal):
+def test_attention_is_invariant_to_a_common_offset(causal):
     """Exact EA is invariant, the series of order 16 nearly so."""
     q, k, v = (draw(1, 60, 6, seed=i, scale=0.3) for i in range(3))
     offset = draw(1, 1, 6, seed=9, scale=0.2)

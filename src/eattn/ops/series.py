@@ -260,14 +260,12 @@ def _watched(*inputs: Tensor) -> bool:
 
     True for compilers, tracers, transforms, subclasses and lazily negated views.
     """
-    for x in inputs:
-        if type(x) not in (Tensor, torch.nn.Parameter) or x.is_neg():
-            return True
     return (
-        torch.compiler.is_compiling()
+        torch.compiler.is_compiling()  # first, because the other checks cannot be compiled
         or torch.jit.is_tracing()
         or _get_current_dispatch_mode() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_neg() for x in inputs)
     )
 
 

@@ -25,7 +25,7 @@ INLINE float from_f16(uint16_t h) {
   const uint32_t magnitude = uint32_t(h & 0x7fff) << 13;
   float f;
   memcpy(&f, &magnitude, 4);
-  f *= 0x1p112f;  // rebias the exponent; exact, subnormals included
+  f *= 0x1p112f;  // rebias the exponent; this is exact, also for subnormals
   uint32_t u;
   memcpy(&u, &f, 4);
   u = (h & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000 : u;
@@ -120,8 +120,8 @@ __attribute__((noinline)) void unpack(const Real *from, const Window &w) {
   });
 }
 
-// Rows of a tile. Copy it to a local variable before a loop: as a member of an Input or Output, whose
-// address escapes, it would be reloaded for every token.
+// Rows of a tile. Copy it to a local variable before a loop: as a member of an Input or Output,
+// whose address escapes, it would be reloaded for every token.
 template <class T> struct Rows {
   T *data;
   int64_t stride;

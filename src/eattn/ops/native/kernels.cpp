@@ -1,9 +1,9 @@
 // Element-wise attention as a series, forward and backward, for one ISA and one accumulation type.
-// This file is compiled once per (EATTN_ISA, EATTN_REAL); api.cpp selects a version at run time. Only
-// the two entry points may have external linkage: if inline functions were shared between
+// This file is compiled once per (EATTN_ISA, EATTN_REAL); api.cpp selects a version at run time.
+// Only the two entry points may have external linkage: if inline functions were shared between
 // translation units, the linker might keep a version that this CPU cannot run.
 //
-// This file splits the work into (sequence, group of channel blocks) and, if these are fewer than
+// The work is split into (sequence, group of channel blocks) and, if these are fewer than
 // the threads, along time. The split does not change any bit of the result (see scan.h).
 #include "memory.h"
 #include "tiles.h"
@@ -85,8 +85,10 @@ struct TimeSplit {
   int64_t length, chunks, runs;
   TimeSplit(int64_t tokens, int threads)
       : length(tokens), chunks(ceil_div(tokens, kChunk)), runs(smaller(threads, chunks)) {}
-  INLINE int64_t first(int64_t run) const { return chunks * run / runs; }  // first chunk of a run
-  INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }  // token at which a chunk starts
+  // First chunk of a run.
+  INLINE int64_t first(int64_t run) const { return chunks * run / runs; }
+  // First token of a chunk, which is the end of the chunk before.
+  INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }
 };
 
 template <class E> struct Series {

@@ -13,8 +13,8 @@ namespace {
 // X e^-2h^2(2m + 1) with X = e^(4 h x), so features are computed outward from the central node as
 // powers of X, without an exponential per node. They are multiplied by kRoot^2, or the central one
 // would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out for keys. x
-// is clamped to ±reach; its gradient is that of the clamped value, not 0, so that training can move
-// x back onto the grid.
+// is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so that training
+// can move x back onto the grid.
 template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;

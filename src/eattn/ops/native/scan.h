@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int kTile = 16;           // tokens per tile; longer walks down a column are hard to prefetch
+constexpr int kTile = 16;           // tokens per tile; longer column walks are hard to prefetch
 constexpr int64_t kCheckpoint = 64; // the forward saves its state every 64 tokens
 constexpr int64_t kChunk = 2048;    // unit of work when time is split between threads
 

@@ -132,8 +132,8 @@ INLINE void stream_fence() {
 #endif
 }
 
-// e^x for x <= 87: exactly 1 at 0, exactly 0 if the result is subnormal, NaN for NaN. kBounded skips
-// the test for subnormal results.
+// e^x for x <= 87: exactly 1 at 0, exactly 0 if the result is subnormal, NaN for NaN. With kBounded
+// the caller guarantees that the result is not subnormal.
 template <bool kBounded = false> INLINE V exp(V x) {
   constexpr Real magic = kDouble ? Real(6755399441055744.0) : Real(12582912.0);  // 1.5 * 2^(p-1)
   constexpr int mantissa = kDouble ? 52 : 23;
