@@ -6,12 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_helpers import (
-    EVERY_EXPANSION,
-    assert_near,
-    draw,
-    every_backend,
-)
+from op_helpers import EVERY_EXPANSION, assert_near, draw, every_backend
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 

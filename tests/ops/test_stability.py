@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from op_helpers import (
-    Case,
-    assert_near,
-    causals,
-    draw,
-    every_backend,
-    make,
-    oracle,
-    pairwise,
-    run,
-)
+from op_helpers import Case, assert_near, causals, draw, every_backend, make, oracle, pairwise, run
 from torch.utils._pytree import tree_leaves
 
 from eattn import Taylor, accumulate, ea_series, readout

@@ -126,17 +126,16 @@ def _one_dtype(
             raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
         if x.device != device:
             raise ValueError(f"{name} must be on {device} like q, got {x.device}")
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        _refuse_tangents(q, k, v)
+    if (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level >= 0
+        and any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v))
+    ):
+        raise NotImplementedError("forward-mode gradients are not supported: use backward()")
     if not q.dtype == k.dtype == v.dtype:
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v
-
-
-def _refuse_tangents(*inputs: Tensor) -> None:
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
-        raise NotImplementedError("forward-mode gradients are not supported: use backward()")
 
 
 def check_mask(key_mask: Tensor, k: Tensor) -> None:

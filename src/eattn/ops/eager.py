@@ -29,7 +29,9 @@ Emit = Callable[[int, Pair], None]
 def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool = False) -> Outputs:
     """Return y of Eq. 5 or Eq. 6, and the state after the last key; nothing is saved."""
     if inputs.cu_seqlens is not None:
-        return _packed_forward(inputs, expansion=expansion, causal=causal)
+        parts = [forward(x, expansion=expansion, causal=causal) for _, x in _sequences(inputs)]
+        ys, s, z, shift, _ = zip(*parts, strict=True)
+        return torch.cat(ys, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
     q = inputs.q
     call = _Call(inputs, expansion, causal)
     y, y_at = _output(q, call.q)
@@ -60,8 +62,14 @@ def backward(
     where slope_j is -2 k_j for Taylor features.
     """
     if inputs.cu_seqlens is not None:
-        cotangents = gy, gs, gz
-        return _packed_backward(cotangents, inputs, final, saved, expansion, causal)
+        parts = []
+        for i, (tokens, x) in enumerate(_sequences(inputs)):
+            given = gy[:, tokens], _row(gs, i), _row(gz, i), x, final, saved
+            parts.append(backward(*given, expansion=expansion, causal=causal))
+        *dqkv, row_ds, row_dz = zip(*parts, strict=True)
+        dq, dk, dv = (torch.cat(x, 1) for x in dqkv)
+        states = (None, None) if inputs.s is None else (_cat_sums(row_ds), _cat_sums(row_dz))
+        return dq, dk, dv, *states
     q, k, v, key_mask = inputs[:4]
     call = _Call(inputs, expansion, causal)
     scale = _scale(gy, call.dtype)
@@ -304,45 +312,14 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
     return scale.masked_fill_((peak == 0) | ~peak.isfinite(), 1)
 
 
-def _packed_forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
-    """Call `forward` for each packed sequence."""
-    sequences = (_sequence(inputs, *span) for span in _spans(inputs))
-    parts = [forward(x, expansion=expansion, causal=causal) for x in sequences]
-    y, s, z, shift, _ = zip(*parts, strict=True)
-    return torch.cat(y, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
-
-
-def _packed_backward(
-    cotangents: tuple[Tensor, Tensor | None, Tensor | None],
-    inputs: Inputs,
-    final: Sums,
-    saved: Tensor,
-    expansion: Expansion,
-    causal: bool,
-) -> Gradients:
-    """Call `backward` for each packed sequence."""
-    gy, gs, gz = cotangents
-    parts = []
-    for i, a, b in _spans(inputs):
-        given = gy[:, a:b], _row(gs, i), _row(gz, i), _sequence(inputs, i, a, b), final, saved
-        parts.append(backward(*given, expansion=expansion, causal=causal))
-    dq, dk, dv, ds, dz = zip(*parts, strict=True)
-    states = (None, None) if inputs.s is None else (_cat_sums(ds), _cat_sums(dz))
-    return torch.cat(dq, 1), torch.cat(dk, 1), torch.cat(dv, 1), *states
-
-
-def _spans(inputs: Inputs) -> Iterator[tuple[int, int, int]]:
-    """Yield index, first token and end of each packed sequence."""
+def _sequences(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
+    """Yield the tokens and the inputs of each packed sequence."""
     offsets = [] if inputs.cu_seqlens is None else inputs.cu_seqlens.tolist()
-    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
-        yield i, a, b
-
-
-def _sequence(inputs: Inputs, i: int, a: int, b: int) -> Inputs:
-    """Return sequence i, tokens [a, b), of packed inputs."""
-    q, k, v = (x[:, a:b] for x in inputs[:3])
-    mask = None if inputs.key_mask is None else inputs.key_mask[:, a:b]
-    return Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
+    for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        tokens = slice(begin, end)
+        q, k, v = (x[:, tokens] for x in inputs[:3])
+        mask = None if inputs.key_mask is None else inputs.key_mask[:, tokens]
+        yield tokens, Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
 
 
 def _row(x: Tensor | None, i: int) -> Tensor | None:

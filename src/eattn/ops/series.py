@@ -13,12 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from eattn.ops import traceable
 from eattn.ops.backends import BY_NAME, Backend, choose
 from eattn.ops.checks import check_cu_seqlens, check_offsets, check_qkv, check_state, check_step
-from eattn.ops.expansion import (
-    DEFAULT_ORDER,
-    Expansion,
-    expansion_from_terms,
-    resolve_expansion,
-)
+from eattn.ops.expansion import DEFAULT_ORDER, Expansion, expansion_from_terms, resolve_expansion
 from eattn.ops.inputs import Inputs
 from eattn.ops.state import State, empty_sums
 

@@ -147,7 +147,7 @@ template <class E> struct Series {
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
       const TimeSplit split(g.lk, plan.threads);
-      const int64_t chunks = split.chunks, runs = split.runs;
+      const int64_t runs = split.runs;
       auto first = [&](int64_t run) { return split.first(run); };
       auto end = [&](int64_t chunk) { return split.end(chunk); };
       const int64_t ahead = runs ? first(runs - 1) : 0;
@@ -303,7 +303,7 @@ template <class E> struct Series {
   // Run `first` for all chunks of a group, then `between`, then `second` for all chunks. A task is
   // a group or, when split over time, a chunk.
   template <class First, class Between, class Second>
-  static void two_phases(const E &e, const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
+  static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
                          int64_t Sequence::*second_length, First first, Between between,
                          Second second) {
     auto chunks = [](int64_t length) { return ceil_div(length, kChunk); };
@@ -338,7 +338,7 @@ template <class E> struct Series {
 
   static void full_forward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        e, a, plan, &Sequence::lk, &Sequence::lq,
+        a, plan, &Sequence::lk, &Sequence::lq,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           for (int64_t i = 0; i < group.count; ++i) start(sums[i], splat(kInf));
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
@@ -361,7 +361,7 @@ template <class E> struct Series {
 
   static void full_backward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        e, a, plan, &Sequence::lq, &Sequence::lk,
+        a, plan, &Sequence::lq, &Sequence::lk,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           Scratch<Sums> base(group.count);
           each_block(a, g, group, [&](const Channels &ch, int64_t i) {

@@ -43,32 +43,20 @@ class Numbers:
 @functools.cache
 def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
     """Return the numbers of an expansion for sums in `dtype`; `real` is Triton's name for it."""
-    known = features(expansion, dtype)
-    if isinstance(known, GaussianFeatures):
-        return _gaussian(known, dtype, real)
-    assert isinstance(known, TaylorFeatures)
-    return Numbers(
-        terms=expansion.terms,
-        real=real,
-        empty_shift=empty_shift(dtype),
+    known, common = features(expansion, dtype), (expansion.terms, real, empty_shift(dtype))
+    if isinstance(known, TaylorFeatures):
         # gy q^n / den may be 1e-40 (small gradients, large keys) or 1e30 (large queries, keys near
         # 0). With this factor both are normal float32 numbers.
-        lift=1.0 if dtype == torch.float64 else 2.0**14,
-        table=tuple(known.c),
-        cap=known.cap,
-    )
+        lift = 1.0 if dtype == torch.float64 else 2.0**14
+        return Numbers(*common, lift=lift, table=tuple(known.c), cap=known.cap)
+    assert isinstance(known, GaussianFeatures)
 
-
-def _gaussian(known: GaussianFeatures, dtype: torch.dtype, real: Any) -> Numbers:
     def rounded(x: float) -> float:
         return float(torch.tensor(x, dtype=dtype, device="cpu"))
 
-    lift = 1.0 if dtype == torch.float64 else 2.0**8
-    step2 = known.step * LOG2E
+    lift, step2 = 1.0 if dtype == torch.float64 else 2.0**8, known.step * LOG2E
     return Numbers(
-        terms=len(known.c),
-        real=real,
-        empty_shift=empty_shift(dtype),
+        *common,
         lift=lift,
         table=tuple(known.ratio),
         gaussian=True,
