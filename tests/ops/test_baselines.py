@@ -198,7 +198,7 @@ def test_aft_is_finite_for_huge_keys(causal, dtype):
 
 
 def test_later_key_does_not_change_causal_aft():
-    """However large it is: earlier queries weigh only the keys they see."""
+    """Earlier queries attend only to earlier keys, even if a later key is huge."""
     k = torch.tensor([0.0, 2.0, 0.0, 500.0], dtype=torch.float64).view(1, 4, 1)
     v, w = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1), torch.zeros(4, 4).double()
     got = baselines.aft(k, v, w, causal=True)
