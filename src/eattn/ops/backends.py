@@ -71,7 +71,7 @@ def choose(name: str | None, q: Tensor) -> Backend:
 
 
 def backends() -> dict[str, str | None]:
-    """Return the backends, and why those that cannot run on this machine cannot.
+    """Return for each backend whether it can run on this machine.
 
     Returns
     -------

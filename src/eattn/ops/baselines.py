@@ -253,7 +253,7 @@ def _scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     T = max(1, int(L**0.5))
     pad = -L % T
     a, b = (F.pad(x, (0, 0, 0, pad)).unflatten(1, ((L + pad) // T, T)) for x in (a, b))
-    out, decay = torch.empty_like(b), torch.empty_like(a)  # h from 0, and the factor of h before
+    out, decay = torch.empty_like(b), torch.empty_like(a)  # h if it starts at 0; factor of h
     for t in range(T):
         decay[:, :, t] = a[:, :, t] * decay[:, :, t - 1] if t else a[:, :, t]
         out[:, :, t] = torch.addcmul(b[:, :, t], a[:, :, t], out[:, :, t - 1]) if t else b[:, :, t]

@@ -154,9 +154,7 @@ class GaussianFeatures:
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def magnitude(self, k: Tensor) -> Tensor:
-        return torch.zeros_like(
-            k
-        )  # features near their node do not underflow, so no shift is needed
+        return torch.zeros_like(k)  # no shift: features near their node do not underflow
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
         return self._chain(k, lambda f: f * GAUSSIAN_ROOT**-2)

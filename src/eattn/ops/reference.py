@@ -95,10 +95,7 @@ def ea_expanded(
     that every row attends to, as returned by `accumulate_expanded`.
     """
     masked = _masked(q, k, causal, key_mask)
-    k, v = (
-        _zero_masked(k, key_mask).unsqueeze(1),
-        _zero_masked(v, key_mask).unsqueeze(1),
-    )  # [B, 1, j, D]
+    k, v = (_zero_masked(x, key_mask).unsqueeze(1) for x in (k, v))  # [B, 1, j, D]
     size = _magnitude(k, expansion).expand(-1, q.shape[1], -1, -1)
     m = size.detach().masked_fill(masked, torch.inf)
     m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)

@@ -76,8 +76,8 @@ def ea_series(
     order : int, default 6
         Highest power of the Taylor polynomial; even, 0 to 16. Cannot be combined with `expansion`.
     expansion : Taylor or Quadrature, optional
-        Expansion of the weights. `Quadrature(25)` is within 1e-4 of exact EA for q and k up to 6
-        in magnitude (in float32, while some key is within 9 of each query).
+        Expansion of the weights. `Quadrature(25)` has the weights of exact EA to 1e-4 if q and k
+        are well inside its grid, [-6, 6], and, in float32, some key is within 9 of each query.
     causal : bool, default False
         Let query i attend only to keys up to i. Requires Lq == Lk.
     key_mask : bool Tensor, shape (B, Lk), optional

@@ -195,7 +195,7 @@ def _unflatten(leaves: Iterable[Any], expansion: Expansion) -> State:
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Expansion]:
-    # Not GetAttrKey: torch.export's guards confuse `.s` with `.shift`, because it is a prefix.
+    # Not GetAttrKey: torch.export's guards confuse `.s` with `.shift`, as they share a prefix.
     return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], state.expansion
 
 
