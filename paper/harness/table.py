@@ -1,0 +1,77 @@
+"""Tables of text, shown on the console, in RESULTS.md and on the report page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+from paper.harness.target import Verdict
+
+Cells = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a head, lines of as many cells, and notes below. Text may contain `code`."""
+
+    title: str
+    head: Cells
+    lines: Sequence[Cells]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        lines = ["| " + " | ".join(cells) + " |" for cells in (self.head, *self.lines)]
+        body = [lines[0], "|" + "---|" * len(self.head), *lines[1:]]
+        parts = [f"**{self.title}**", "\n".join(body)] if self.lines else [f"**{self.title}**"]
+        return "\n\n".join([*parts, *self.notes])
+
+    def rich(self) -> RichTable:
+        """Return the table for a terminal."""
+        out = RichTable(title=_bare(self.title), box=SIMPLE_HEAD, title_justify="left")
+        for number, name in enumerate(self.head):
+            out.add_column(_bare(name), justify="left" if number == 0 else "right")
+        for cells in self.lines:
+            out.add_row(*map(_bare, cells))
+        if self.notes:
+            out.caption, out.caption_justify = _bare("\n".join(self.notes)), "left"
+        return out
+
+
+def verdict_table(verdicts: Iterable[Verdict]) -> Table:
+    """Return targets with the numbers measured."""
+    verdicts = list(verdicts)
+    lines = [[v.target.name, v.text, v.bound, v.words] for v in verdicts]
+    return Table("Targets", ["number", "measured", "required", "verdict"], lines)
+
+
+class Mean(NamedTuple):
+    """Mean and standard deviation of one number over seeds."""
+
+    value: float
+    spread: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+def seconds(value: float) -> str:
+    """Format seconds with three digits and a unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def source(row: dict[str, str]) -> str:
+    """Return where and when a row was measured."""
+    return f"{row['hardware']}, torch {row['torch']}, {row['date'][:10]}."
+
+
+def _bare(text: str) -> str:
+    return text.replace("`", "").replace("[", "\\[")

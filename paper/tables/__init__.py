@@ -1,0 +1,1 @@
+"""Tables of the paper, one experiment per file."""
