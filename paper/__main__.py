@@ -125,4 +125,5 @@ def demo(
     run(Console(), out, fresh=fresh)
 
 
-sys.exit(run_app(app, "python -m paper"))
+if __name__ == "__main__":
+    sys.exit(run_app(app, "python -m paper"))

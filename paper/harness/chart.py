@@ -1,31 +1,28 @@
 """Charts in Vega-Altair: one definition gives the interactive page, SVG and PNG.
 
 A chart has panels. `lines`, `dots` and `bars` make the common ones from points, which are dicts
-with `series`, `x`, `y` and optionally `low` and `high`; any other panel is written in Altair on
-`base(points)`. Series are coloured by name and can be hidden by the page's legend.
+with `series`, `x`, `y` and optionally `low` and `high`. Any other panel is an Altair chart on
+`base(points)`. Encode `series:N` by color, fill, strokeDash or shape: the looks of the series are
+filled in, and the page's legend can hide each of them.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import altair as alt
+import vl_convert
 
-# Colours of Okabe and Ito, distinct with any kind of colour vision.
-BLACK, GREY = "#000000", "#777777"
-VERMILLION, BLUE, GREEN, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9"
+# Colours of Okabe and Ito, distinct with any kind of colour vision. On the page they are custom
+# properties of page.css, with other values in dark mode.
+BLACK, GREY, VERMILLION, BLUE = "#000000", "#777777", "#D55E00", "#0072B2"
+GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 INK, SOFT, RULE, CARD = "#1c2024", "#586069", "#e3e0da", "#ffffff"
-# Custom properties of page.css, which has other values for dark pages.
-SERIES = (BLACK, GREY, VERMILLION, BLUE, GREEN, PURPLE, SKY)
-WORDS = ("black", "grey", "vermillion", "blue", "green", "purple", "sky")
-NAMES = dict(zip(SERIES, WORDS, strict=True)) | {
-    INK: "ink",
-    SOFT: "soft",
-    RULE: "rule",
-    CARD: "card",
-}
+COLOURS = "BLACK GREY VERMILLION BLUE GREEN PURPLE SKY INK SOFT RULE CARD"
+PROPERTIES = {globals()[name]: f"var(--{name.lower()})" for name in COLOURS.split()}
 SOLID, DASHED, DOTTED = [1, 0], [6, 4], [2, 3]
 POWERS_OF_2 = (
     "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + 'M' : "
@@ -33,11 +30,10 @@ POWERS_OF_2 = (
 )
 COLUMN = 145  # pixels of a sixth of a picture
 Point = Mapping[str, Any]
-Body = alt.Chart | alt.LayerChart | alt.FacetChart
 
 
 class Look(NamedTuple):
-    """Colour, dash and shape of a series; the hollow shape marks a number of the paper."""
+    """Colour, dash and shape of a series; a hollow shape marks a number of the paper."""
 
     colour: str
     dash: list[int] = SOLID
@@ -45,6 +41,7 @@ class Look(NamedTuple):
     hollow: bool = False
 
 
+Looks = Mapping[str, Look]
 LOOKS = {
     "ea-6": Look(BLUE),
     "ea-2": Look(VERMILLION),
@@ -57,18 +54,18 @@ LOOKS = {
     "gru": Look(GREY, DOTTED, "triangle-up"),
     "linear-rnn": Look(GREEN, DOTTED, "triangle-up"),
 }
-Looks = Mapping[str, Look]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: an Altair chart without size, title and legend, and the series in it."""
+    """An Altair chart without size, title and legend, and the looks of the series in it."""
 
     title: str
-    body: Body
+    body: alt.Chart | alt.LayerChart | alt.FacetChart
     looks: Looks
     columns: int = 3  # of six, on a wide screen
     height: int = 250
+    legend: bool = True  # whether the legend lists the series
 
 
 @dataclass(frozen=True)
@@ -78,16 +75,17 @@ class Chart:
     panels: Sequence[Panel]
 
     @property
-    def looks(self) -> Looks:
-        return {name: look for panel in self.panels for name, look in panel.looks.items()}
+    def legend(self) -> Looks:
+        """Looks of the series in the legend."""
+        return {n: look for panel in self.panels if panel.legend for n, look in panel.looks.items()}
 
     def specs(self) -> Iterator[str]:
-        """Yield each panel as Vega-Lite JSON for the page, coloured by its custom properties."""
+        """Yield each panel as Vega-Lite JSON for the page."""
         for panel in self.panels:
             chart = panel.body.properties(width="container", height=panel.height)
-            text = json.dumps(_finish(chart, legend=False).to_dict())
-            for colour, name in NAMES.items():
-                text = text.replace(colour, f"var(--{name})")
+            text = json.dumps(self._spec(chart, pictures=False))
+            for colour, name in PROPERTIES.items():
+                text = text.replace(colour, name)
             yield text.replace("</", "<\\/")
 
     def save(self, path: Path) -> Path:
@@ -102,19 +100,40 @@ class Chart:
             size = {"width": panel.columns * COLUMN - 70, "height": panel.height}
             lines[-1].append(panel.body.properties(title=panel.title, **size))
         whole = alt.vconcat(*(alt.hconcat(*line, spacing=25) for line in lines), spacing=25)
-        whole = whole.resolve_scale(
+        shared = whole.resolve_scale(
             color="shared", fill="shared", strokeDash="shared", shape="shared"
         )
-        _finish(whole, legend=len(self.looks) > 1).save(str(path), scale_factor=2)
+        spec = self._spec(shared, pictures=True)
+        if path.suffix == ".png":
+            path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
+        else:
+            path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
         return path
 
+    def _spec(self, chart: Any, *, pictures: bool) -> dict[str, Any]:
+        """Return a chart as Vega-Lite with the style, the looks and the parameter `hidden`."""
+        spec: dict[str, Any] = chart.add_params(alt.param(name="hidden", value=[])).to_dict()
+        axis = {"gridColor": RULE, "domainColor": SOFT, "tickColor": SOFT, "labelColor": SOFT}
+        words = {"titleColor": INK, "titleFontWeight": "normal", "titleFontSize": 12}
+        spec["config"] = {
+            "font": "DejaVu Sans, Helvetica, Arial, sans-serif",
+            "background": CARD,
+            "view": {"stroke": None},
+            "title": {"anchor": "start", "color": INK, "fontSize": 13},
+            "axis": axis | words | {"labelFontSize": 11, "labelFlush": False},
+            "legend": {"orient": "bottom", "columns": 4, "labelColor": INK},
+            "text": {"color": INK},
+        }
+        looks = {name: look for panel in self.panels for name, look in panel.looks.items()}
+        shown = pictures and len(self.legend) > 1
+        _fill_in(spec, looks, {"values": list(self.legend), "title": None} if shown else None)
+        return spec
 
-def base(points: Iterable[Point], looks: Looks | None = None) -> alt.Chart:
-    """Return a chart of points whose hidden series are left out, coloured by series."""
-    chart = alt.Chart(alt.Data(values=list(points))).transform_filter(
-        "indexof(hidden, datum.series) < 0"
-    )
-    return chart if looks is None else chart.encode(color=_scaled(alt.Color, looks, "colour"))
+
+def base(points: Iterable[Point]) -> alt.Chart:
+    """Return a chart of points without those of hidden series."""
+    values = alt.Data(values=list(points))
+    return alt.Chart(values).transform_filter("indexof(hidden, datum.series) < 0")
 
 
 def lines(
@@ -134,25 +153,21 @@ def lines(
     logarithmic x axis has a tick at each value, written as a power of two.
     """
     points = list(points)
-    looks = _present(points, looks)
     x_axis = alt.X("x:Q", title=x)
     if "x" in log:
         ticks = sorted({point["x"] for point in points})
-        x_axis = x_axis.scale(type="log", base=2, nice=False).axis(
-            values=ticks, labelExpr=POWERS_OF_2
-        )
-    y_axis = alt.Y("y:Q", title=y)
-    y_axis = y_axis.scale(type="log") if "y" in log else y_axis
-    chart = base(points, looks).encode(x=x_axis, y=y_axis.axis(format="~g"))
-    layers = [chart.mark_line(strokeWidth=2).encode(strokeDash=_scaled(alt.StrokeDash, looks))]
+        x_axis = x_axis.scale(type="log", base=2, nice=False)
+        x_axis = x_axis.axis(values=ticks, labelExpr=POWERS_OF_2)
+    y_axis = _value_axis(alt.Y, y, points, log="y" in log)
+    chart = base(points).encode(x=x_axis, y=y_axis, color="series:N")
+    layers = [chart.mark_line(strokeWidth=2).encode(strokeDash="series:N")]
     if any("low" in point for point in points):
         layers.insert(0, chart.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q"))
-    tip = _tooltip(x, y)
     if markers:
-        shape = _scaled(alt.Shape, looks, "shape")
-        layers.append(chart.mark_point(filled=True, size=36, opacity=1).encode(shape=shape))
-    layers.append(chart.mark_point(filled=True, size=220, opacity=0).encode(tooltip=tip))
-    return Panel(title, alt.layer(*layers), looks, columns)
+        layers.append(chart.mark_point(filled=True, size=36, opacity=1).encode(shape="series:N"))
+    near = chart.mark_point(filled=True, size=220, opacity=0)  # large, so easy to hover over
+    layers.append(near.encode(tooltip=tooltip(alt.Tooltip("x:Q", title=x, format=","), y)))
+    return Panel(title, alt.layer(*layers), present(points, looks), columns)
 
 
 def dots(
@@ -160,18 +175,17 @@ def dots(
 ) -> Panel:
     """Draw a dot per series at each category `x`, and a rule from `low` to `high`."""
     points = list(points)
-    looks = _present(points, looks)
+    looks = present(points, looks)
     order = list(dict.fromkeys(point["x"] for point in points))
-    chart = base(points, looks).encode(
+    chart = base(points).encode(
         x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0),
         xOffset=alt.XOffset("series:N", sort=list(looks)),
         y=alt.Y("y:Q", title=y).scale(zero=False),
+        color="series:N",
     )
     rules = chart.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
     shown = chart.mark_point(size=50, opacity=1, strokeWidth=1.5).encode(
-        shape=_scaled(alt.Shape, looks, "shape"),
-        fill=_scaled(alt.Fill, looks, "fill"),
-        tooltip=_tooltip("", y),
+        shape="series:N", fill="series:N", tooltip=tooltip(alt.Tooltip("x:N", title="at"), y)
     )
     return Panel(title, alt.layer(rules, shown), looks, columns)
 
@@ -185,61 +199,59 @@ def bars(
     looks: Looks = LOOKS,
     columns: int = 3,
 ) -> Panel:
-    """Draw a horizontal bar per series in the order of the points, of length `y`, named `text`."""
+    """Draw a horizontal bar of length `y` per series, with its `text`."""
     points = list(points)
-    looks = _present(points, looks)
+    looks = present(points, looks)
     values = [point["y"] for point in points]
-    scale = alt.Scale(domain=[0, 1.3 * max(values)])
-    if log:
-        scale = alt.Scale(type="log", domain=[min(values) / 3, max(values) * 30], nice=False)
-    chart = base(points, looks).encode(
+    start, end = (min(values) / 3, max(values) * 30) if log else (0, max(values) * 1.3)
+    axis = _value_axis(alt.X, x, points, log=log)
+    chart = base(points).encode(
         y=alt.Y("series:N", sort=list(looks), title=None).axis(grid=False, labelLimit=200),
-        x=alt.X("y:Q", title=x).scale(scale).axis(format="~g", tickCount=6),
-        tooltip=_tooltip("", x),
+        x=axis.scale(type="log" if log else "linear", domain=[start, end], nice=False),
+        color="series:N",
+        tooltip=tooltip(None, x),
     )
-    bar = chart.mark_bar(height={"band": 0.6})
-    bar = bar.encode(x2=alt.datum(min(values) / 3)) if log else bar
-    words = chart.mark_text(align="left", dx=5).encode(text="text:N", color=alt.value(INK))
-    return Panel(title, alt.layer(bar, words), looks, columns, max(120, 26 * len(points) + 40))
+    bar = chart.mark_bar(height={"band": 0.6}).encode(x2=alt.datum(start))
+    text = chart.mark_text(align="left", dx=5).encode(text="text:N", color=alt.value(INK))
+    height = 28 * len(points) + 30
+    return Panel(title, alt.layer(bar, text), looks, columns, height, legend=False)
 
 
 def paper_look(look: Look) -> Look:
-    """Return the look of the paper's number beside ours."""
+    """Return the look of the paper's number next to ours."""
     return look._replace(shape="diamond", hollow=True)
 
 
-def _present(points: Iterable[Point], looks: Looks) -> dict[str, Look]:
+def present(points: Iterable[Point], looks: Looks) -> dict[str, Look]:
     """Return the looks of the series that have points, grey for unknown ones."""
-    found = dict.fromkeys(point["series"] for point in points)
-    return {name: looks.get(name, Look(GREY)) for name in found}
+    return {point["series"]: looks.get(point["series"], Look(GREY)) for point in points}
 
 
-def _scaled(channel: Any, looks: Looks, field: str = "dash") -> Any:
-    """Return an encoding of the series by one field of their looks; `fill` is hollow for some."""
-    values = [
-        ("transparent" if look.hollow else look.colour) if field == "fill" else getattr(look, field)
-        for look in looks.values()
-    ]
-    return channel("series:N", title=None).scale(domain=list(looks), range=values)
+def tooltip(place: alt.Tooltip | None, y: str) -> list[alt.Tooltip]:
+    """Return what a pointer shows: the series, the place, and the value under its title."""
+    value = alt.Tooltip("y:Q", title=y, format=".4~g")
+    return [alt.Tooltip("series:N"), *([place] if place else []), value]
 
 
-def _tooltip(x: str, y: str) -> list[alt.Tooltip]:
-    place = alt.Tooltip("x:Q", title=x, format=",") if x else alt.Tooltip("x:N", title="at")
-    return [alt.Tooltip("series:N"), place, alt.Tooltip("y:Q", title=y, format=".4~g")]
+def _value_axis(channel: Any, title: str, points: Sequence[Point], *, log: bool) -> Any:
+    """Return the axis of `y`; a logarithmic one that spans decades has ticks at powers of ten."""
+    axis = channel("y:Q", title=title)
+    powers = [math.log10(point["y"]) for point in points if point["y"] > 0] if log else [0.0]
+    decades = range(math.floor(min(powers)), math.ceil(max(powers)) + 2)
+    ticks = {"values": [10.0**power for power in decades]} if len(decades) > 3 else {}
+    return axis.scale(type="log" if log else "linear").axis(format="~g", **ticks)
 
 
-def _finish(chart: Any, *, legend: bool) -> Any:
-    """Add the parameter that hides series, and the style."""
-    font = "DejaVu Sans, Helvetica, Arial, sans-serif"
-    axis = {"gridColor": RULE, "domainColor": SOFT, "tickColor": SOFT, "labelColor": SOFT}
-    text = {"labelFontSize": 11, "titleFontSize": 12}
-    config: dict[str, Any] = {
-        "font": font,
-        "background": CARD,
-        "view": {"stroke": None},
-        "title": {"anchor": "start", "color": INK, "fontSize": 13},
-        "axis": axis | text | {"titleColor": INK, "titleFontWeight": "normal", "labelFlush": False},
-        "legend": {"disable": not legend, "orient": "bottom", "columns": 4, "labelColor": INK},
-        "text": {"color": INK},
+def _fill_in(node: Any, looks: Looks, legend: Mapping[str, Any] | None) -> None:
+    """Give every encoding of the series the looks that belong to its channel."""
+    ranges: dict[str, list[Any]] = {
+        "color": [look.colour for look in looks.values()],
+        "fill": ["transparent" if look.hollow else look.colour for look in looks.values()],
+        "strokeDash": [look.dash for look in looks.values()],
+        "shape": [look.shape for look in looks.values()],
     }
-    return chart.add_params(alt.param(name="hidden", value=[])).properties(config=config)
+    for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+        if key in ranges and isinstance(child, dict) and child.get("field") == "series":
+            child |= {"scale": {"domain": list(looks), "range": ranges[key]}, "legend": legend}
+        elif key != "data" and isinstance(child, (dict, list)):
+            _fill_in(child, looks, legend)

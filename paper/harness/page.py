@@ -1,7 +1,7 @@
 """Report page: one HTML file with every table and chart; each chart as SVG and PNG, too."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import vl_convert
@@ -9,25 +9,16 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from paper.harness import experiment
-from paper.harness.chart import NAMES, Chart
+from paper.harness.chart import PROPERTIES, Chart
 from paper.harness.experiment import Result
+from paper.harness.table import Table, verdict_table
 
 HERE = Path(__file__).parent
 TITLE = "Element-wise attention, measured"
 
 
 def write(results: Path, out: Path, *, title: str = TITLE) -> Path:
-    """Write out/report.html and the pictures; return the page.
-
-    Parameters
-    ----------
-    results : Path
-        Folder of the run logs.
-    out : Path
-        Folder to write to.
-    title : str
-        Heading of the page.
-    """
+    """Write out/report.html and the pictures, from the run logs in `results`; return the page."""
     found = [experiment.result(name, results) for name in experiment.names()]
     if not any(each.rows for each in found):
         raise ValueError(f"{results} has no rows to report; `python -m paper run` measures them")
@@ -59,12 +50,13 @@ def _render(found: Sequence[Result], charts: dict[str, Chart], title: str) -> st
         results=found,
         charts=charts,
         specs=lambda chart: zip(chart.panels, map(Markup, chart.specs()), strict=True),
-        colour=lambda look: f"var(--{NAMES[look.colour]})",
+        colour=lambda look: PROPERTIES[look.colour],
         met=sum(verdict.met for verdict in verdicts),
         judged=len(verdicts),
         highlights=[(r, v) for r in found for v in r.verdicts if v.target.highlight],
         losing=[r for r in found if r.losses or any(not v.met for v in r.verdicts)],
-        conditions=list(_conditions(found)),
+        verdict_table=verdict_table,
+        conditions=_conditions(found),
     )
 
 
@@ -74,22 +66,15 @@ def _inline(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", plain))
 
 
-def _conditions(found: Sequence[Result]) -> Iterator[list[str]]:
-    """Yield where the rows of each experiment come from."""
-
-    def values(each: Result, field: str) -> str:
-        known = {str(row[field])[:12] for row in each.rows if row.get(field) is not None}
-        return ", ".join(sorted(known)) or "–"
-
+def _conditions(found: Sequence[Result]) -> Table:
+    """Return where the rows of each experiment come from."""
+    head = ["experiment", "rows", "measured", "commit", "machine", "torch", "Python", "seeds"]
+    body = []
     for each in found:
-        if each.rows:
-            dates = sorted(str(row["date"])[:10] for row in each.rows)
-            yield [
-                each.name + "-quick" * each.quick,
-                " – ".join(dict.fromkeys((dates[0], dates[-1]))),
-                values(each, "commit") + " with changes" * any(r.get("dirty") for r in each.rows),
-                ", ".join(sorted({str(row["hardware"]) for row in each.rows})),
-                f"torch {values(each, 'torch')}, Python {values(each, 'python')}",
-                values(each, "seed"),
-                f"{len(each.rows):,}",
-            ]
+        cells = [f"{each.name}{'-quick' * each.quick}", f"{len(each.rows):,}"]
+        for field, width in (("date", 10), ("commit", 12), ("hardware", None)):
+            cells.append(", ".join(sorted({str(row[field])[:width] for row in each.rows})))
+        for field in ("torch", "python", "seed"):
+            cells.append(", ".join(sorted({str(row[field]) for row in each.rows if field in row})))
+        body.append(cells)
+    return Table("Origin of the rows", head, body)

@@ -1,7 +1,7 @@
-"""Peak memory of one piece of work, seen by the operating system, in a process of its own.
+"""Peak memory of one piece of work, as the operating system reports it for a process of its own.
 
 A fresh interpreter per point: nothing an earlier point left in the allocator can hide a cost, and
-a point that dies leaves the others alive.
+a point that fails leaves the others alive.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ M_MMAP_THRESHOLD = -3  # of mallopt, in glibc's malloc.h
 
 
 class DiedError(RuntimeError):
-    """The point gave no number; the message says why."""
+    """The point gave no number; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took: bytes added to the resident high-water mark, and seconds."""
+    """Bytes that one run added to the resident high-water mark, and seconds."""
 
     peak_bytes: int
     seconds: float
@@ -44,11 +44,11 @@ class Cost:
 def cost(
     target: str, most: int | None = None, /, *, limit: float | None = None, **kwargs: Any
 ) -> Cost:
-    """Of calling `module:function(**kwargs)()` once; DiedError, also after `limit` seconds.
+    """Call `module:function(**kwargs)()` once in a new process and return its cost.
 
-    The function prepares (inputs, warm-up) and returns the work; only the work is measured. As soon
-    as it takes more than `most` bytes it is stopped. With `device="cuda"` among the arguments,
-    memory is the allocator's on the card.
+    The function prepares (inputs, warm-up) and returns the work; only the work is measured. It is
+    stopped as soon as it takes more than `most` bytes, or after `limit` seconds, with a DiedError.
+    With `device="cuda"` among the arguments, memory is that of the allocator on the GPU.
     """
     command = [sys.executable, "-m", "paper.harness.peak", target, json.dumps(kwargs)]
     command += [] if most is None else [str(most)]
@@ -64,7 +64,7 @@ def cost(
 def trial(
     target: str, most: int | None = None, /, *, limit: float | None = None, **kwargs: Any
 ) -> dict[str, Any]:
-    """As `cost`, but as fields of a row: `peak_bytes` and `seconds`, or the `reason` of a death."""
+    """Return `cost` as fields of a row: `peak_bytes` and `seconds`, or a `reason`."""
     try:
         return vars(cost(target, most, limit=limit, **kwargs))
     except DiedError as error:
@@ -72,7 +72,7 @@ def trial(
 
 
 def _reason(code: int, stderr: str) -> str:
-    """Why a child died, in a line."""
+    """Return why a child process failed, in one line."""
     if code < 0:
         hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"
@@ -85,12 +85,12 @@ def _reason(code: int, stderr: str) -> str:
 
 
 def peak_extra_bytes(target: str, **kwargs: Any) -> int:
-    """Bytes that calling `module:function(**kwargs)()` adds to the resident high-water mark."""
+    """Return the bytes that calling `module:function(**kwargs)()` adds to the high-water mark."""
     return cost(target, **kwargs).peak_bytes
 
 
 def high_water_mark() -> int:
-    """Most memory this process has had resident so far, in bytes."""
+    """Return the most memory this process has had resident so far, in bytes."""
     if STATUS.exists():
         return _kibibytes(STATUS, "VmHWM") * 1024
     import resource  # POSIX only
@@ -100,15 +100,15 @@ def high_water_mark() -> int:
 
 
 def forget_high_water_mark() -> None:
-    """Lower the mark to what is resident now, where Linux allows it."""
+    """Lower the mark to the memory that is resident now, where Linux allows it."""
     with contextlib.suppress(OSError):
         CLEAR_REFS.write_text("5")
 
 
 def stay_within_memory() -> None:
-    """Make an allocation beyond what is free fail here, and let nobody else die for this process.
+    """Make an allocation beyond the free memory fail, and let the system kill this process first.
 
-    Where Linux allows it; elsewhere nothing happens.
+    This works on Linux; elsewhere nothing happens.
     """
     with contextlib.suppress(OSError):
         OOM_SCORE.write_text("1000")
@@ -124,7 +124,7 @@ def stay_within_memory() -> None:
 
 
 def stop_above(most: int, before: int) -> None:
-    """From now on, end this process as soon as it has taken `most` bytes more than `before`."""
+    """End this process as soon as it has taken `most` bytes more than `before`."""
 
     def watch() -> None:
         while high_water_mark() - before <= most:
@@ -139,20 +139,20 @@ def stop_above(most: int, before: int) -> None:
 def free_at_once() -> None:
     """Give blocks back to the system when they are freed, where the C library is glibc.
 
-    The mark then is what was needed at one time, and not what the heap's fragments kept; every
-    large block costs its page faults again, which is no way to measure time.
+    The mark then is the memory needed at one time, without the heap's fragments. Every large block
+    costs its page faults again, so time must not be measured this way.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
 
 
 def available_bytes() -> int | None:
-    """Memory that is free for new work, where Linux tells it."""
+    """Return the memory that is free for new work, or None where Linux does not report it."""
     return _kibibytes(MEMINFO, "MemAvailable") * 1024 if MEMINFO.exists() else None
 
 
 def _kibibytes(path: Path, field: str) -> int:
-    """`field:  123 kB` of a file in /proc."""
+    """Read `field:  123 kB` from a file in /proc."""
     for line in path.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1])
@@ -162,18 +162,18 @@ def _kibibytes(path: Path, field: str) -> int:
 def main(target: str, kwargs: str, most: str | None = None) -> None:
     module, _, function = target.partition(":")
     prepare, options = getattr(importlib.import_module(module), function), json.loads(kwargs)
-    on_card = options.get("device", "cpu") != "cpu"
-    if not on_card:  # whose driver maps far more than there is
+    on_gpu = options.get("device", "cpu") != "cpu"
+    if not on_gpu:  # the driver of a GPU maps far more than there is
         stay_within_memory()  # counted from here: libraries map much that they never touch
     work = prepare(**options)
-    peak_bytes, seconds = (_run_on_card if on_card else _run)(
+    peak_bytes, seconds = (_run_on_gpu if on_gpu else _run)(
         work, None if most is None else int(most)
     )
     print(json.dumps({"peak_bytes": peak_bytes, "seconds": seconds}))
 
 
 def _run(work: Callable[[], object], most: int | None) -> tuple[int, float]:
-    """What a piece of work adds to the resident high-water mark, and seconds."""
+    """Return the bytes that work adds to the resident high-water mark, and its seconds."""
     forget_high_water_mark()
     before, start = high_water_mark(), time.perf_counter()
     if most is not None:
@@ -185,8 +185,8 @@ def _run(work: Callable[[], object], most: int | None) -> tuple[int, float]:
     return peak_bytes, seconds
 
 
-def _run_on_card(work: Callable[[], object], most: int | None) -> tuple[int, float]:
-    """What a piece of work adds to the peak of the allocator on the card, and seconds."""
+def _run_on_gpu(work: Callable[[], object], most: int | None) -> tuple[int, float]:
+    """Return the bytes that work adds to the peak of the GPU's allocator, and its seconds."""
     from torch import cuda
 
     cuda.synchronize()

@@ -95,7 +95,8 @@ class Plan:
     epochs: float = 1.0  # share of the epochs of the setting
     jobs: int | None = None  # runs side by side; one per core by default
 
-    def keys(self) -> Iterator[Key]:
+    def runs(self) -> Iterator[Key]:
+        """Yield the settings of every training run, which are the key of its row."""
         for seed in range(self.seeds):
             for data in self.sets:
                 epochs = max(1, round(SETTINGS[data].epochs * self.epochs))
@@ -116,7 +117,7 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
         check_mixer(mixer)
     for data in plan.sets:
         load_classification(data, "TRAIN")  # fails, or downloads, before the work
-    return run_all(log, plan.keys(), measure_run, jobs=plan.jobs)
+    return run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
 
 
 # ---- one run -------------------------------------------------------------------------------------
@@ -291,8 +292,9 @@ def draw(rows: Sequence[Row]) -> Chart:
     panels: list[Panel] = []
     for protocol, words in PROTOCOLS.items():
         points: list[dict[str, Any]] = []
-        for (data, name, mixer), mean in found.items():
+        for data, name, mixer in sorted(found, key=lambda key: list(SHORT).index(key[0])):
             if name == protocol:
+                mean = found[data, name, mixer]
                 low, high = mean.value - mean.spread, mean.value + mean.spread
                 at = {"series": mixer, "x": SHORT[data], "y": mean.value}
                 points.append(at | {"low": low, "high": high})

@@ -1,4 +1,4 @@
-"""Points that are stopped when they take too much, and memory on a card, told by a made-up one."""
+"""Peak memory of work in a process of its own, within a limit, and on a GPU (a fake one)."""
 
 import contextlib
 import json
@@ -8,9 +8,43 @@ import types
 import pytest
 import torch
 
-from paper.bench import peak
+from paper.harness import peak
 
 MIB = 2**20
+
+
+def allocate(mebibytes: int):
+    """Prepared before the mark is taken: torch itself, and a block that must not be counted."""
+    ballast = torch.ones(64 * MIB // 4)
+    return lambda: (ballast, torch.ones(mebibytes * MIB // 4))
+
+
+def die(code: int):
+    raise SystemExit(code)
+
+
+def test_peak_memory_counts_the_work_and_not_its_preparation(monkeypatch):
+    found = measured(monkeypatch, "allocate", mebibytes=100)
+    assert 95 * MIB < found < 115 * MIB
+
+
+def test_a_point_that_dies_is_an_error_with_its_exit_code(monkeypatch):
+    with pytest.raises(RuntimeError, match="exit 3"):
+        measured(monkeypatch, "die", code=3)
+
+
+def measured(monkeypatch, function: str, **kwargs) -> int:
+    folder, _, module = __file__.removesuffix(".py").rpartition("/")
+    monkeypatch.setenv("PYTHONPATH", folder)
+    return peak.peak_extra_bytes(f"{module}:{function}", **kwargs)
+
+
+def test_peak_memory_works_where_proc_does_not_exist(monkeypatch, tmp_path):
+    with_proc = peak.high_water_mark()
+    monkeypatch.setattr(peak, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(peak, "CLEAR_REFS", tmp_path / "none" / "either")
+    peak.forget_high_water_mark()
+    assert peak.high_water_mark() == pytest.approx(with_proc, rel=0.5)
 
 
 def grow(mebibytes: int):
@@ -73,7 +107,7 @@ def test_blocks_that_are_freed_at_once_leave_no_fragments(monkeypatch):
         assert holes > needed + 0.8 * 4 * 60 * NEW
 
 
-class Card:
+class FakeGPU:
     """As much of torch.cuda as a measurement needs."""
 
     def __init__(self) -> None:
@@ -104,13 +138,13 @@ class Card:
 
 
 @pytest.mark.parametrize(("most", "fraction"), [(None, None), ("400", 0.5)])
-def test_on_a_card_memory_is_the_allocators(monkeypatch, capsys, most, fraction):
-    card = Card()
-    monkeypatch.setattr(torch, "cuda", card)
-    monkeypatch.setattr(peak.importlib, "import_module", lambda name: card)
-    card.prepare = lambda device: card.work
+def test_on_a_gpu_memory_is_the_allocators(monkeypatch, capsys, most, fraction):
+    gpu = FakeGPU()
+    monkeypatch.setattr(torch, "cuda", gpu)
+    monkeypatch.setattr(peak.importlib, "import_module", lambda name: gpu)
+    gpu.prepare = lambda device: gpu.work
     with contextlib.suppress(SystemExit):
         peak.main("any:prepare", json.dumps({"device": "cuda"}), *([most] if most else []))
     found = json.loads(capsys.readouterr().out)
     assert found["peak_bytes"] == 250
-    assert card.fraction == fraction
+    assert gpu.fraction == fraction
