@@ -33,7 +33,8 @@ class Table:
         """Return the table for a terminal."""
         out = RichTable(title=_bare(self.title), box=SIMPLE_HEAD, title_justify="left")
         for number, name in enumerate(self.head):
-            out.add_column(_bare(name), justify="left" if number == 0 else "right")
+            first = number == 0
+            out.add_column(_bare(name), justify="left" if first else "right", no_wrap=first)
         for cells in self.lines:
             out.add_row(*map(_bare, cells))
         if self.notes:
@@ -66,6 +67,17 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e9:.3g} ns"
+
+
+def size(value: float) -> str:
+    """Format bytes with three digits and a unit."""
+    gib = 2**30
+    return f"{value / gib:.3g} GiB" if value >= gib else f"{value / 2**20:.3g} MiB"
+
+
+def number(value: float) -> str:
+    """Format a number with three digits, or all before the point; two below 1."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{2 if value < 1 else 3}g}"
 
 
 def source(row: dict[str, str]) -> str:

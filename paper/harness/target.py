@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from paper.harness.runlog import Row
 
 Rows = Sequence[Row]
+EQUAL = 0.02  # costs within this share of each other are equal
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,8 @@ def judge(targets: Iterable[Target], rows: Rows, *, quick: bool = False) -> list
         except LookupError:  # the plan left it out, or the machine has too few cores
             continue
     return verdicts
+
+
+def better(cost: float, ours: float) -> bool:
+    """Return whether a cost is below ours by more than measurements vary."""
+    return cost < ours / (1 + EQUAL)

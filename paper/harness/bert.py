@@ -1,0 +1,56 @@
+"""BERT-base as the benchmarks measure it: 12 blocks, 768 channels, heads of 64, FFN 4D.
+
+It has blocks alone: embeddings cost the same with every mixer.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from eattn.nn import TransformerConfig, TransformerEncoder
+
+BASE = TransformerConfig.bert_base()
+DIM, DEPTH, DROPOUT = BASE.dim, BASE.depth, BASE.dropout
+FLOAT = 4  # bytes
+
+
+def make_model(
+    name: str,
+    *,
+    dim: int = DIM,
+    depth: int = DEPTH,
+    causal: bool = False,
+    max_len: int | None = None,
+    dropout: float = DROPOUT,
+) -> TransformerEncoder:
+    """Return BERT-base with a mixer, or a model of its proportions for tests; seeded."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"dim": dim, "depth": depth, "ffn": 4 * dim, "mixer": name}
+    options |= {"causal": causal, "max_len": max_len, "dropout": dropout}
+    return TransformerEncoder(TransformerConfig.bert_base(**options))
+
+
+@cache
+def weight_bytes(name: str, *, dim: int, depth: int) -> int:
+    """Return the bytes of all parameters; gradients take as much again."""
+    with torch.device("meta"):
+        return FLOAT * make_model(name, dim=dim, depth=depth).num_parameters
+
+
+def default_device() -> str:
+    """Return "cuda" where there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def conditions(dim: int, depth: int, device: str, model_bytes: int) -> dict[str, Any]:
+    """Return the fields of a row that describe the model and the device."""
+    return {
+        "model": "BERT-base" if (dim, depth) == (DIM, DEPTH) else "smaller, for a test",
+        "dim": dim,
+        "depth": depth,
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
+        "dtype": "float32",
+        "model_bytes": model_bytes,
+        "threads": torch.get_num_threads(),
+    }
