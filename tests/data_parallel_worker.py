@@ -111,6 +111,11 @@ RUNS: dict[str, Callable[[], Result]] = {
 }
 
 
+def runs(mode: str) -> list[str]:
+    """Return the runs that a mode is for: only language models share a sequence."""
+    return list(RUNS) if mode in ("ddp", "fsdp") else ["language", "short"]
+
+
 def noted(run: Callable[[], Result]) -> Result:
     with norms() as found:
         return run() | {"norms": found}
@@ -148,8 +153,8 @@ def work() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for mode, options in MODES[world].items():
         with torchrun(**options):
-            for name, run in RUNS.items():
-                found[f"{name} {mode}"] = noted(run)
+            for name in runs(mode):
+                found[f"{name} {mode}"] = noted(RUNS[name])
             if mode == "both" and world == 4:
                 cut_off(folder)
             if mode in ("ddp", "sequence") and world == 2:
@@ -165,17 +170,26 @@ REFUSED: dict[str, dict[str, Any]] = {
     "3 of a sequence": dict(sequence_parallel=3),
     "a mixer": dict(mixer="sa"),
     "a text": dict(other=True),
+    "a classifier": dict(work=classifier),
 }
 
 
-def refusal(mixer: str = "ea-6", sequence_parallel: int = 2, other: bool = False) -> str:
+def refusal(
+    mixer: str = "ea-6",
+    sequence_parallel: int = 2,
+    other: bool = False,
+    work: Callable[[], Result] | None = None,
+) -> str:
     mine = text()
     if other and Processes.here().first:  # as long as that of the others
         told = tuple(Document("", document.content.upper()) for document in mine.held_out)
         mine = replace(mine, held_out=told)
     try:
         with torchrun(sequence_parallel=sequence_parallel):
-            learn(mine, replace(SETTINGS, mixer=mixer))
+            if work is None:
+                learn(mine, replace(SETTINGS, mixer=mixer))
+            else:
+                work()
     except ValueError as error:
         return str(error)
     return "nothing"
@@ -185,7 +199,7 @@ def no_room(out: Path) -> str:
     """What is said where the first process cannot begin a run."""
     error = OSError(28, "No space left on device")
     try:
-        with patch.object(run.folder, "begin", side_effect=error):
+        with patch.object(run.checkpoint_dir, "begin", side_effect=error):
             run.run([Path(__file__)], out, SETTINGS)
     except OSError as error:
         return str(error)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import eattn
 from eattn import Quadrature, State, Taylor, distributed
-from eattn.distributed import Cut
+from eattn.distributed import sequence_parallel
 from eattn.nn import ElementwiseAttention, TransformerBlock, make_mixer
 from eattn.ops import Expansion
 
@@ -171,7 +171,8 @@ def traffic_of_block(L: int) -> list[int]:
     """With a convolution of width 4, and without the message that compares."""
     block = TransformerBlock(dim=D, heads=1, causal=True, short_conv=4)
     x = draw(B, L, D, seed=0).float().requires_grad_()
-    return traffic(lambda: block(x, cut=Cut(check=False)))
+    with sequence_parallel(check=False):
+        return traffic(lambda: block(x))
 
 
 def disagree() -> dict[str, str]:
@@ -189,15 +190,16 @@ def disagree() -> dict[str, str]:
         "causal": lambda: distributed.ea_series(x, x, x, causal=odd),
         "gradient": lambda: distributed.ea_series(*[x.clone().requires_grad_(odd)] * 3),
         "refused": lambda: distributed.ea_series(x[0] if odd else x, x, x),
-        "layer": lambda: ElementwiseAttention(D + odd)(other, cut=Cut()),
-        "convolution": lambda: make_mixer("ea-6", D, short_conv=4)(x[odd:], cut=Cut()),
-        "refused layer": lambda: make_mixer("ea-6", D, short_conv=4)(other, cut=Cut()),
+        "layer": lambda: ElementwiseAttention(D + odd)(other),
+        "convolution": lambda: make_mixer("ea-6", D, short_conv=4)(x[odd:]),
+        "refused layer": lambda: make_mixer("ea-6", D, short_conv=4)(other),
         "mixed": lambda: distributed.ea_series(x.double(), x if odd else x.double(), x.double()),
     }
     found = {}
     for name, attempt in tries.items():
         try:
-            attempt()
+            with sequence_parallel():
+                attempt()
             found[name] = "nothing"
         except ValueError as error:
             found[name] = f"{type(error).__name__}: {error}"

@@ -1,23 +1,24 @@
-"""Layers and models on a slice of a sequence, beside the whole in one process; for other processes.
+"""Layers on a shard of a sequence, beside the whole in one process; run by several processes.
 
 All in float64. The loss of a run is the sum of the ranks' losses, so gradients are summed.
 """
 
+import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from distributed_worker import draw, off, summed
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from eattn.distributed import Cut
+from eattn.distributed import Shard, current_shard, sequence_parallel
 from eattn.models import Forecaster, SequenceClassifier
-from eattn.nn import TransformerEncoder
+from eattn.nn import TransformerBlock, TransformerEncoder, make_mixer
 
 L, D = 13, 6
-POOLINGS = ("mean", "max", "last", "flatten")
+# Without a form on shards: exact EA, a centre that depends on all keys, other mechanisms.
+UNSHARDED = ("ea", "sa", "gru", "la", "aft", "linear-rnn", "ea-6+center")
 
 
 def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
@@ -27,7 +28,7 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 
 def compare(model: nn.Module, whole: Tensor, mine: Tensor, *values: tuple[Tensor, Tensor]) -> float:
-    """The largest difference: of values, of the loss, and of its gradients."""
+    """Return the largest difference in values, loss and gradients of the loss."""
     theirs, ours = gradients(model, whole), gradients(model, mine)
     errors = [off(summed(mine.detach()), whole.detach())]
     errors += [off(a.detach(), b.detach()) for a, b in values]
@@ -36,7 +37,7 @@ def compare(model: nn.Module, whole: Tensor, mine: Tensor, *values: tuple[Tensor
 
 
 def mask_of(rows: int) -> Tensor:
-    """Padding in front, in the middle and at the end; one row has next to nothing."""
+    """Padding in front, in the middle and at the end; one row has a single token."""
     mask = draw(rows, L, seed=9) > -0.5
     mask[0, -4:], mask[1, 1:] = False, False
     mask[1, 0] = True
@@ -47,20 +48,20 @@ def encoder(causal: bool, masked: bool) -> float:
     torch.manual_seed(0)
     made = TransformerEncoder(dim=D, depth=2, heads=2, causal=causal, short_conv=4).double()
     x, mask = draw(3, L, D, seed=1), mask_of(3) if masked else None
-    own, cut = Cut().rows(L)
+    own, shard = Shard().rows(L)
     part = None if mask is None else mask[:, own]
+    states: list[tuple[Tensor, Tensor]] = []
     if not causal:
-        y, mine = made(x, key_mask=mask), made(x[:, own], key_mask=part, cut=cut)
-        states: list[tuple[Tensor, Tensor]] = []
+        y = made(x, key_mask=mask)
+        with shard.active():
+            mine = made(x[:, own], key_mask=part)
     else:
         options: dict[str, Any] = dict(return_state=True)
         y, state = made(x, key_mask=mask, **options)
-        mine, ours = made(x[:, own], key_mask=part, cut=cut, **options)
-        states = [
-            (a, b)
-            for i, j in zip(ours.layers, state.layers, strict=True)
-            for a, b in zip((i.last, *i.after), (j.last, *j.after), strict=True)
-        ]
+        with shard.active():
+            mine, ours = made(x[:, own], key_mask=part, **options)
+        for i, j in zip(ours.layers, state.layers, strict=True):
+            states += [(i.last, j.last), (i.after.s, j.after.s), (i.after.z, j.after.z)]
     weight = draw(3, L, D, seed=2)
     if mask is not None:
         weight = weight * mask.unsqueeze(-1)
@@ -70,60 +71,60 @@ def encoder(causal: bool, masked: bool) -> float:
 
 
 def packed() -> float:
-    """Sequences that cross cuts, end on them, or lie between them; one has no token."""
+    """Sequences that cross shards, end on one, or lie within one; one has no token."""
     torch.manual_seed(0)
     made = TransformerEncoder(dim=D, depth=2, heads=2, causal=True, short_conv=4).double()
     x, weight = draw(1, L, D, seed=1), draw(1, L, D, seed=2)
     cu_seqlens = torch.tensor([0, 1, 2, 10, 10, 12, L], dtype=torch.int32)
     y = made(x, cu_seqlens=cu_seqlens)
-    own, offsets, cut = Cut().packed(cu_seqlens)
-    mine = made(x[:, own], cu_seqlens=offsets, cut=cut)
+    own, offsets, shard = Shard().packed(cu_seqlens)
+    with shard.active():
+        mine = made(x[:, own], cu_seqlens=offsets)
     return compare(made, (y * weight).sum(), (mine * weight[:, own]).sum(), (mine, y[:, own]))
 
 
-def classifier(pooling: str, masked: bool) -> float:
+def recomputed(kind: str) -> float:
+    """A layer that runs again in the backward, or that torch compiles around graph breaks."""
     torch.manual_seed(0)
-    made: Any = SequenceClassifier(
-        2,
-        3,
-        pooling=pooling,
-        embed="linear" if pooling == "last" else "conv",
-        patch=2 if pooling == "last" else 1,
-        max_len=L,
-        dim=D,
-        depth=1,
-    ).double()
-    x, mask = draw(3, L, 2, seed=1), mask_of(3) if masked else None
-    y, mine = made(x, key_mask=mask), made(x, key_mask=mask, cut=Cut())
-    weight = draw(3, 3, seed=2)
-    share = 1 / dist.get_world_size()  # every rank has all logits
-    return compare(made, (y * weight).sum(), (mine * weight).sum() * share, (mine, y))
+    block = TransformerBlock(dim=D, heads=2, causal=True, short_conv=4).double()
+    x, weight = draw(1, L, D, seed=1), draw(1, L, D, seed=2)
+    y = block(x)
+    own, shard = Shard().rows(L)
+    compiled = torch.compile(block, backend="eager")
+    with sequence_parallel(before=shard.before):
+        if kind == "compiled":
+            mine = compiled(x[:, own])
+        else:
+            mine = checkpoint(block, x[:, own], use_reentrant=False)
+        return compare(block, (y * weight).sum(), (mine * weight[:, own]).sum(), (mine, y[:, own]))
 
 
-def forecaster(masked: bool) -> float:
-    torch.manual_seed(0)
-    made = Forecaster(2, dim=D, depth=2, differences=True, positions=True, short_conv=3).double()
-    x, mask = draw(3, L, 2, seed=1), mask_of(3) if masked else None
-    found = []
-    for cut in (None, Cut()):
-        _, state = made(x, key_mask=mask, return_state=True, cut=cut)
-        found.append(torch.stack([state.last, made.step(state.expected, state)[0]]))
-    (y, mine), share = found, 1 / dist.get_world_size()
-    weight = draw(*y.shape, seed=2)
-    return compare(made, (y * weight).sum(), (mine * weight).sum() * share, (mine, y))
-
-
-def work() -> dict[str, float]:
-    both: list[tuple[str, Callable[[bool], float]]] = [
-        ("encoder", lambda masked: encoder(False, masked)),
-        ("causal encoder", lambda masked: encoder(True, masked)),
-        ("forecaster", forecaster),
-        *(
-            (f"classifier {name}", lambda masked, name=name: classifier(name, masked))
-            for name in POOLINGS
-        ),
-    ]
-    found = {"packed encoder": packed()}
-    for (name, make), masked in itertools.product(both, (False, True)):
-        found[f"{name}{' masked' if masked else ''}"] = make(masked)
+def refused() -> dict[str, str]:
+    """Return the errors of what cannot run on a shard."""
+    x, found = torch.zeros(1, 3, 8), {}
+    step = make_mixer("ea-6", 8, causal=True)
+    tries: dict[str, Any] = {
+        "step": lambda: step.step(x[:, 0]),
+        "SequenceClassifier": lambda: SequenceClassifier(8, 2, dim=8, depth=1)(x),
+        "Forecaster": lambda: Forecaster(8, dim=8, depth=1)(x),
+    }
+    for name, causal in itertools.product(UNSHARDED, (False, True)):
+        mixer = make_mixer(name, 8, heads=2, short_conv=2, causal=causal)
+        tries[f"{name} {causal}"] = functools.partial(mixer, x)
+    for name, attempt in tries.items():
+        try:
+            with sequence_parallel():
+                attempt()
+        except ValueError as error:
+            found[name] = str(error)
+    found["left open"] = str(current_shard())
     return found
+
+
+def work() -> dict[str, Any]:
+    found: dict[str, float] = {"packed encoder": packed()}
+    for causal, masked in itertools.product((False, True), repeat=2):
+        found[f"encoder causal={causal} masked={masked}"] = encoder(causal, masked)
+    for kind in ("checkpointed", "compiled"):
+        found[kind] = recomputed(kind)
+    return {"sharded": found, "unsharded": refused()}

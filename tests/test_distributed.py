@@ -5,7 +5,7 @@ from typing import Any
 
 import distributed_worker as slices
 import pytest
-import sequence_parallel_worker as cuts
+import sequence_parallel_worker as shards
 import torch
 import torch.distributed as dist
 import torchrun_helpers as ranks
@@ -14,12 +14,12 @@ from torch.testing import assert_close
 
 import eattn
 from eattn import distributed
-from eattn.distributed import Cut
+from eattn.distributed import sequence_parallel
 from eattn.nn import make_mixer
 
 
 def work() -> dict[str, Any]:
-    return slices.work() | {"cuts": cuts.work()}
+    return slices.work() | shards.work()
 
 
 @pytest.fixture(scope="module", params=LENGTHS)
@@ -52,11 +52,21 @@ def test_states_whose_sums_underflow_without_a_shift_are_merged(found):
         assert answer["taylor far"] < 1e-10
 
 
-def test_layers_and_models_give_on_slices_what_they_give_on_the_whole(found):
-    """The convolution's halo, positions, masks, poolings, and the state that a rollout goes on."""
+def test_layers_on_shards_match_the_whole_sequence(found):
+    """Halo of the convolution, masks, states, packing, recomputation and torch.compile."""
     for answer in found:
-        for name, error in answer["cuts"].items():
+        for name, error in answer["sharded"].items():
             assert error < 1e-10, name
+
+
+def test_what_cannot_be_sharded_raises(found):
+    for answer in found:
+        errors = answer["unsharded"]
+        assert errors.pop("left open") == "None"
+        assert len(errors) == 2 * len(shards.UNSHARDED) + 3
+        for name, error in errors.items():
+            assert f"inside sequence_parallel over {len(found)} ranks" in error, name
+            assert "ea-6, ea-q17" in error
 
 
 def test_what_is_sent_does_not_grow_with_the_sequence(found):
@@ -108,12 +118,12 @@ def test_a_group_of_one_is_the_operator_itself(causal):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", ["ea", "sa", "gru", "la", "ea-6+center", "ea-6+center causal"])
-def test_what_cannot_be_cut_says_so(name):
-    name, *causal = name.split()
-    mixer = make_mixer(name, 8, heads=2, short_conv=2, causal=bool(causal))
-    with pytest.raises(ValueError, match="cannot be cut over ranks"):
-        mixer(torch.zeros(1, 3, 8), cut=Cut())
+@pytest.mark.parametrize("name", ["ea-6", "sa", "ea-6+center"])
+def test_context_of_one_rank_changes_nothing(name):
+    mixer, x = make_mixer(name, 8, heads=2, short_conv=2), torch.randn(1, 3, 8)
+    with sequence_parallel():
+        y = mixer(x)
+    assert_close(y, mixer(x))
 
 
 def test_nothing_of_a_later_slice_is_seen(found):
@@ -124,3 +134,5 @@ def test_a_process_group_is_needed():
     x = torch.zeros(1, 2, 3)
     with pytest.raises(RuntimeError, match="must be initialised first"):
         distributed.ea_series(x, x, x)
+    with pytest.raises(RuntimeError, match="must be initialised before"), sequence_parallel():
+        pass

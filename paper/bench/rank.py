@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eattn.distributed import Cut
+from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
 from eattn.train.processes import leave
 from paper.bench.measure import Contender, Row, interleave, time_once
@@ -35,10 +36,10 @@ def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) 
 def check(dim: int) -> Row:
     """The largest error of what slices give, value and gradients, beside one process."""
     block, x, gy = _material(CHECKED, dim)
-    own, cut = Cut(check=False).rows(CHECKED)
+    own, shard = Shard(check=False).rows(CHECKED)
     y = train(block, x, gy)
     expected = [p.grad.clone() for p in block.parameters() if p.grad is not None]
-    mine = train(block, x[:, own], gy[:, own], cut)
+    mine = train(block, x[:, own], gy[:, own], shard)
     found = [p.grad for p in block.parameters() if p.grad is not None]
     pairs = [(mine, y[:, own]), *zip(found, expected, strict=True)]
     errors = [(a - b).abs().max() / b.abs().max() for a, b in pairs]
@@ -50,12 +51,12 @@ def check(dim: int) -> Row:
 def steps(length: int, dim: int, budget: float) -> dict[str, Row]:
     """Times of a training step on one sequence: by the first process alone, and by all together."""
     block, x, gy = _material(length, dim)
-    own, cut = Cut(check=False).rows(length)
+    own, shard = Shard(check=False).rows(length)
     mine, gmine = x[:, own].contiguous(), gy[:, own].contiguous()
     first = dist.get_rank() == 0
     contenders = {
         "alone": _together(lambda: train(block, x, gy) if first else None),
-        "together": _together(lambda: train(block, mine, gmine, cut)),
+        "together": _together(lambda: train(block, mine, gmine, shard)),
     }
     once = torch.tensor(sum(time_once(each) for each in contenders.values()))
     dist.broadcast(once, 0)
@@ -79,13 +80,14 @@ def gathers(sizes: list[int], rounds: int) -> dict[str, Row]:
     return {name: vars(times) for name, times in interleave(contenders, rounds=rounds).items()}
 
 
-def train(block: TransformerBlock, x: Tensor, gy: Tensor, cut: Cut | None = None) -> Tensor:
+def train(block: TransformerBlock, x: Tensor, gy: Tensor, shard: Shard | None = None) -> Tensor:
     """Forward and backward into parameters and input; those of all processes are summed."""
     block.zero_grad()
     x = x.detach().requires_grad_()  # as within a stack of blocks
-    y: Tensor = block(x, cut=cut)
-    y.backward(gy)
-    if cut is not None:
+    with nullcontext() if shard is None else shard.active():
+        y: Tensor = block(x)
+        y.backward(gy)
+    if shard is not None:
         grads = [p.grad for p in block.parameters() if p.grad is not None]
         flat = torch.cat([grad.flatten() for grad in grads])
         dist.all_reduce(flat)

@@ -183,8 +183,6 @@ def test_bad_options_are_told(trained, tmp_path):
         run("fit", train, "--out", tmp_path / "model", "--mixer", "rnn")
     with pytest.raises(ValueError, match=r"^validation_fraction must be"):
         run("fit", train, "--out", tmp_path / "model", "--validation", 2)
-    with pytest.raises(ValueError, match=r"divide the number of processes, 1, got 2: torchrun"):
-        run("fit", train, "--out", tmp_path / "model", "--sequence-parallel", 2)
     for out, told in (tmp_path, "the folder"), (tmp_path / "no" / "p.csv", "does not exist"):
         with pytest.raises(ValueError, match=f"--out must be a file, got .*{told}"):
             run("predict", model, test, "--out", out)

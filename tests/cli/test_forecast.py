@@ -153,13 +153,6 @@ def test_a_model_is_not_overwritten_without_force(folder):
     assert (folder / "model" / "config.json").read_bytes() == before
 
 
-def test_a_sequence_is_shared_under_torchrun_only(folder, tmp_path):
-    args = ["fit", folder / "data.csv", "--target", "OT", "--out", tmp_path / "model", *SMALL]
-    with pytest.raises(ValueError, match=r"divide the number of processes, 1, got 2: torchrun"):
-        run(*args, "--sequence-parallel", 2)
-    assert not (tmp_path / "model").exists()
-
-
 CSV = table().to_csv(index=False)
 LINES = CSV.splitlines(keepends=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.cli.output import check_out, write_text
-from eattn.cli.processes import Checkpoint, Fsdp, SequenceParallel
+from eattn.cli.processes import Checkpoint, Fsdp
 from eattn.cli.source import blaming, read_cases
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def fit(
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
-    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from labelled series and write the model into a folder.
@@ -91,7 +90,7 @@ def fit(
     given = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
     model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
-    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+    with torchrun(fsdp=fsdp) as processes:
         with blaming(train):
             model.fit(cases.X, cases.y)
         processes.once(lambda: model.save(out, force=force))

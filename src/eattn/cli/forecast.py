@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.cli.output import check_out, write_text
-from eattn.cli.processes import Checkpoint, Fsdp, SequenceParallel
+from eattn.cli.processes import Checkpoint, Fsdp
 from eattn.cli.source import blaming, read_series
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def fit(
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
-    sequence_parallel: SequenceParallel = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn from the series in a table and write the model into a folder.
@@ -94,7 +93,7 @@ def fit(
         **given,
     )
     model._checked()  # what is wrong with its arguments is not the data's fault
-    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+    with torchrun(fsdp=fsdp) as processes:
         with blaming(data):
             model.fit(table)
         model.columns_ = columns

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eattn.cli.processes import Fsdp, SequenceParallel
+from eattn.cli.processes import Fsdp
 
 app = typer.Typer(
     help="Learn a language model from text, and let it write.\n\n"
@@ -57,7 +57,15 @@ def train(
         Path | None, typer.Option("--tensorboard", metavar="FOLDER", help="Write its files there.")
     ] = None,
     fsdp: Fsdp = False,
-    sequence_parallel: SequenceParallel = 1,
+    sequence_parallel: Annotated[
+        int,
+        typer.Option(
+            "--sequence-parallel",
+            metavar="N",
+            min=1,
+            help="Under torchrun: number of processes that share a sequence.",
+        ),
+    ] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
     """Learn a causal language model, and write it as transformers does, with its tokenizer.

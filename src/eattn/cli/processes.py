@@ -17,12 +17,3 @@ Fsdp = Annotated[
     bool,
     typer.Option("--fsdp", help="Under torchrun: each process trains a part of each weight."),
 ]
-SequenceParallel = Annotated[
-    int,
-    typer.Option(
-        "--sequence-parallel",
-        metavar="N",
-        min=1,
-        help="Under torchrun: so many processes share a sequence.",
-    ),
-]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eattn import ops
 from eattn.distributed.agreement import SCALE
-from eattn.distributed.cut import Cut
+from eattn.distributed.context import Shard
 from eattn.distributed.exchange import merged
 from eattn.ops import Expansion, Quadrature, State, accumulate, readout
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_qkv, check_state
@@ -40,7 +40,7 @@ def ea_series(
     group: dist.ProcessGroup | None = None,
     check: bool = True,
 ) -> Any:
-    """As `eattn.ea_series`, for this rank's slice of a sequence cut over the ranks of `group`.
+    """Compute `eattn.ea_series` for this rank's shard of a sequence over the ranks of `group`.
 
     q [B, Lq, D], k and v [B, Lk, D] are slices, in the order of ranks and of any lengths, 0 too; y
     [B, Lq, D] is what these queries get from the keys of all. `state`, the same on every rank,
@@ -87,7 +87,7 @@ def ea_series(
             "gradient": torch.is_grad_enabled() and (k.requires_grad or v.requires_grad),
         }
 
-    expansion, (q, k, v) = Cut(group, check=check).agree(checked)
+    expansion, (q, k, v) = Shard(group, check=check).agree(checked)
     if cu_seqlens is not None:
         return _packed(
             (q, k, v), expansion, key_mask, cu_seqlens, continues, return_state, backend, group

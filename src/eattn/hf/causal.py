@@ -8,7 +8,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from eattn.distributed import Cut
+from eattn.distributed import current_shard
 from eattn.hf.cache import ROLLBACK, EACache
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import COLLATOR, offsets_of
@@ -56,26 +56,29 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         cu_seqlens: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
-        cut: Cut | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits [B, L, vocab_size]; with `labels` [B, L] the loss too, -100 being no label.
 
-        Labels are shifted here. No token predicts the first one of another packed sequence. With a
-        `cut` there are none: the label of a slice's last token is another rank's.
+        Labels are shifted here. No token predicts the first one of another packed sequence.
+        Inside `eattn.distributed.sequence_parallel` they cannot be given: the label of a shard's
+        last token is on another rank.
         """
-        if cut is not None and labels is not None:
-            raise ValueError("labels go without cut: that of the last token is on another rank")
-        given: dict[str, Any] = dict(position_ids=position_ids, cu_seqlens=cu_seqlens, cut=cut)
+        if labels is not None and current_shard() is not None:
+            raise ValueError(
+                "labels cannot be given inside sequence_parallel, as the label of the last token is"
+                " on another rank: shift them before sharding and compute the loss from the logits"
+            )
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
+            cu_seqlens=cu_seqlens,
             return_dict=True,
-            **given,
             **{name: value for name, value in kwargs.items() if name == COLLATOR},
         )
         x = outputs.last_hidden_state

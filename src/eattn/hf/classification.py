@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from eattn.distributed.context import check_not_sharded
 from eattn.hf.cache import EACache
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import key_mask_of
@@ -48,6 +49,7 @@ class EAForSequenceClassification(EAPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutputWithPast:
         """Logits [B, num_labels]; the loss is chosen by `config.problem_type`, as everywhere."""
+        check_not_sharded(type(self).__name__)
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         outputs = self.model(
             input_ids=input_ids,

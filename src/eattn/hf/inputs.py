@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
 from eattn.nn.base import tokens_before
 
@@ -15,7 +16,7 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
     """Tokens [B, L] of the vocabulary; their values are looked at where that costs no sync."""
     if input_ids.dim() != 2:
         raise ValueError(f"input_ids must be [B, L], got shape {tuple(input_ids.shape)}")
-    if not input_ids.shape[1]:
+    if not input_ids.shape[1] and current_shard() is None:
         raise ValueError("input_ids must have at least one token a row, got none: an empty prompt?")
     if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or not input_ids.numel():
         return

@@ -11,7 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from eattn.distributed import Cut
+from eattn.distributed import current_shard
 from eattn.hf.cache import EACache, EACacheLayer
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import (
@@ -37,10 +37,9 @@ class EALayer(GradientCheckpointingLayer, TransformerBlock):
         key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         past_key_values: EACacheLayer | None = None,
-        cut: Cut | None = None,
     ) -> Tensor:
         if past_key_values is None:
-            y: Tensor = TransformerBlock.forward(self, x, key_mask, cu_seqlens=cu_seqlens, cut=cut)
+            y: Tensor = TransformerBlock.forward(self, x, key_mask, cu_seqlens=cu_seqlens)
             return y
         if x.shape[1] == 1 and key_mask is None:
             y, state = self.step(x.squeeze(1), past_key_values.state)
@@ -131,14 +130,13 @@ class EAModel(EAPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         cu_seqlens: Tensor | None = None,
-        cut: Cut | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, L] is 0 for padding, wherever it is; nothing is read there.
 
         Sequences packed in one row are told apart by `cu_seqlens` [n + 1], or by `position_ids`
-        that start again. `past_key_values` holds the tokens before these, and is updated. With a
-        `cut`, these tokens are a slice of those that the ranks of its group hold together.
+        that start again. `past_key_values` holds the tokens before these, and is updated.
+        Inside `eattn.distributed.sequence_parallel` these tokens are this rank's shard.
         """
 
         def prepare() -> Prepared:
@@ -149,14 +147,14 @@ class EAModel(EAPreTrainedModel):
                 past_key_values,
                 use_cache,
                 kwargs.get(COLLATOR) if cu_seqlens is None else cu_seqlens,
-                cut,
             )
 
-        made = prepare() if cut is None else cut.agree(lambda: (prepare(), {}))
+        shard = current_shard()
+        made = prepare() if shard is None else shard.agree(lambda: (prepare(), {}))
         x, key_mask, offsets, cache = made
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        x, every = self._blocks(x, key_mask, offsets, cache, bool(output_hidden_states), cut)
+        x, every = self._blocks(x, key_mask, offsets, cache, bool(output_hidden_states))
         if cache is not None:
             cache.advance(key_mask, x)
         return BaseModelOutputWithPast(
@@ -171,10 +169,9 @@ class EAModel(EAPreTrainedModel):
         past_key_values: EACache | None,
         use_cache: bool | None,
         cu_seqlens: Tensor | None,
-        cut: Cut | None,
     ) -> Prepared:
-        if cut is not None:
-            use_cache = self._check_cut(attention_mask, past_key_values)
+        if current_shard() is not None:
+            use_cache = self._check_sharding(attention_mask, past_key_values)
         cache = self._cache(past_key_values, use_cache, x)
         key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
@@ -182,7 +179,7 @@ class EAModel(EAPreTrainedModel):
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
             cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache
-        x = self._begin(x, position_ids, key_mask, cu_seqlens, cache, cut)
+        x = self._begin(x, position_ids, key_mask, cu_seqlens, cache)
         return x, key_mask, cu_seqlens, cache
 
     def _blocks(
@@ -192,7 +189,6 @@ class EAModel(EAPreTrainedModel):
         cu_seqlens: Tensor | None,
         cache: EACache | None,
         keep: bool,
-        cut: Cut | None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """What the last block gives and, if they are to be kept, what each one gets."""
         shape, every = x.shape, []
@@ -201,7 +197,7 @@ class EAModel(EAPreTrainedModel):
             if cu_seqlens is not None:
                 x = x.reshape(1, -1, shape[2])  # rows end to end: each begins a sequence
             kept = None if cache is None else cache.layers[i]
-            x = layer(x, key_mask=key_mask, cu_seqlens=cu_seqlens, past_key_values=kept, cut=cut)
+            x = layer(x, key_mask=key_mask, cu_seqlens=cu_seqlens, past_key_values=kept)
             if cu_seqlens is not None:
                 x = x.view(shape)
         if self.config.norm == "pre":
@@ -223,10 +219,15 @@ class EAModel(EAPreTrainedModel):
             )
         return inputs_embeds
 
-    def _check_cut(self, attention_mask: Tensor | None, past_key_values: EACache | None) -> bool:
-        """False: no cache is kept of a slice."""
+    def _check_sharding(
+        self, attention_mask: Tensor | None, past_key_values: EACache | None
+    ) -> bool:
+        """Return False: a shard keeps no cache."""
         if attention_mask is not None or past_key_values is not None:
-            raise ValueError("cut goes without attention_mask and past_key_values")
+            raise ValueError(
+                "attention_mask and past_key_values cannot be used inside sequence_parallel:"
+                " pack sequences with cu_seqlens"
+            )
         return False
 
     def _cache(self, given: EACache | None, use_cache: bool | None, x: Tensor) -> EACache | None:
@@ -251,14 +252,13 @@ class EAModel(EAPreTrainedModel):
         key_mask: Tensor | None,
         cu_seqlens: Tensor | None,
         cache: EACache | None,
-        cut: Cut | None,
     ) -> Tensor:
         """What the first block gets."""
         if self.embed_positions is not None:
             if position_ids is None:
-                position_ids = positions_of(
-                    key_mask, cu_seqlens, cache, x, 0 if cut is None else cut.before
-                )
+                shard = current_shard()
+                begun = 0 if shard is None else shard.before
+                position_ids = positions_of(key_mask, cu_seqlens, cache, x, begun)
             self._check_positions(position_ids)
             x = x + self.embed_positions(position_ids)
         if self.config.norm == "post":
@@ -267,7 +267,8 @@ class EAModel(EAPreTrainedModel):
         return y
 
     def _check_positions(self, position_ids: Tensor) -> None:
-        if torch.compiler.is_compiling() or position_ids.device.type != "cpu":
+        on_cpu = position_ids.device.type == "cpu"
+        if torch.compiler.is_compiling() or not on_cpu or not position_ids.numel():
             return
         limit, last = self.config.max_position_embeddings, int(position_ids.max())
         if limit is not None and last >= limit:

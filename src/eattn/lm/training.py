@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eattn.data.packing import Packed
 from eattn.data.text import Text
-from eattn.distributed import Cut
+from eattn.distributed import Shard
 from eattn.distributed.exchange import total
 from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
@@ -24,8 +25,7 @@ from eattn.train import History, Processes, Task, isolated, move, train
 
 METRIC = "bits_per_byte"
 SPENT = "evaluation_seconds"
-# Tokens [1, n], the token after each [n], offsets, and how it is cut over processes, if it is.
-Batch = tuple[Tensor, Tensor, Tensor, Cut | None]
+Batch = tuple[Tensor, Tensor, Tensor]  # tokens [1, n], the token after each [n], offsets
 
 
 class Corpus:
@@ -39,7 +39,7 @@ class Corpus:
 
     def collate(self, indices: list[int]) -> Batch:
         tokens, labels, cu_seqlens = map(torch.from_numpy, self.packed.rows(indices))
-        return tokens.unsqueeze(0), labels, cu_seqlens, None
+        return tokens.unsqueeze(0), labels, cu_seqlens
 
 
 @dataclass(frozen=True)
@@ -121,23 +121,17 @@ def learn(
         metric=METRIC,
         better="lower",
         data=text.fingerprint,
-        cut=sliced,
+        shard=shard,
     )
     history = train(model, task, config, progress=progress)
     return Learnt(model, tokenizer, history, config.batch_size * settings.length)
 
 
-def sliced(batch: Batch, cut: Cut) -> Batch:
-    """This process's tokens of a batch; each has its label already, the last one too.
-
-    The last row of a text may have fewer tokens than there are processes, of which each needs one:
-    all then read the row by themselves, and the first alone is judged by it.
-    """
-    tokens, labels, cu_seqlens, _ = batch
-    if len(labels) < cut.size:
-        return tokens, labels if cut.rank == 0 else labels[:0], cu_seqlens, None
-    own, offsets, cut = cut.packed(cu_seqlens)
-    return tokens[:, own], labels[own], offsets, cut
+def shard(batch: Batch, shard: Shard) -> tuple[Batch, Shard]:
+    """Return this process's tokens of a batch, each with its label, and the shard they are."""
+    tokens, labels, cu_seqlens = batch
+    own, offsets, shard = shard.packed(cu_seqlens)
+    return (tokens[:, own], labels[own], offsets), shard
 
 
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -162,14 +156,17 @@ def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, m
     Where processes share the tokens of a batch, they do so here.
     """
     device = next(model.parameters()).device
-    nats, count, cut = 0.0, 0, Processes.here().cut
+    nats, count, tokens = 0.0, 0, Processes.here().tokens
     for batch in _batches(text, at_once, most):
         count += int(sizes[batch[1]].sum())
-        if cut is not None:
-            batch = sliced(batch, cut)
-        logits, labels = _logits(model, move(batch, device))
+        context: AbstractContextManager[Any] = nullcontext()
+        if tokens is not None:
+            batch, part = shard(batch, tokens)
+            context = part.active()
+        with context:
+            logits, labels = _logits(model, move(batch, device))
         spent = F.cross_entropy(logits, labels, reduction="sum")
-        nats += float(spent if cut is None else total(spent, cut.group))
+        nats += float(spent if tokens is None else total(spent, tokens.group))
     return nats / math.log(2) / count if count else math.nan
 
 
@@ -184,7 +181,7 @@ def _batches(text: Packed, at_once: int, most: int) -> Iterator[Batch]:
 
 
 def _logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """[tokens, vocab] and labels, of those tokens that have one."""
-    tokens, labels, cu_seqlens, cut = batch
-    logits = model(input_ids=tokens, cu_seqlens=cu_seqlens, cut=cut).logits[0, : len(labels)]
+    """Return logits [tokens, vocab] and labels [tokens]."""
+    tokens, labels, cu_seqlens = batch
+    logits = model(input_ids=tokens, cu_seqlens=cu_seqlens).logits[0]
     return logits.float(), labels

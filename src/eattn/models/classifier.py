@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
-from eattn.distributed.exchange import gathered, total
+from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
     in_patches,
-    last_of_all,
     last_real,
     to_front,
 )
@@ -93,13 +91,9 @@ class SequenceClassifier(nn.Module):
         x: Tensor,
         key_mask: Tensor | None = None,
         calendar: Tensor | None = None,
-        cut: Cut | None = None,
     ) -> Tensor:
-        """Logits [B, classes] of x [B, L, C], its real samples [B, L] and times [B, L, F].
-
-        With a `cut` every rank is given all of this, computes the tokens of its own slice, and gets
-        the logits.
-        """
+        """Logits [B, classes] of x [B, L, C], its real samples [B, L] and times [B, L, F]."""
+        check_not_sharded("SequenceClassifier")
         self.embed.check(x, calendar, key_mask)
         limit = self.config.max_len
         if self.pooling == "flatten" and limit is not None and x.shape[1] > limit:
@@ -111,42 +105,9 @@ class SequenceClassifier(nn.Module):
             key_mask, x, calendar = to_front(key_mask, x, calendar)
         if self.patch > 1:
             x, key_mask, calendar = in_patches(self.patch, x, key_mask, calendar)
-        y = self.embed(x, calendar=calendar, key_mask=key_mask, cut=cut)
-        if cut is not None:
-            return self._of_slice(y, key_mask, x.shape[1], cut)
+        y = self.embed(x, calendar=calendar, key_mask=key_mask)
         y = self.encoder(y, key_mask=key_mask)
         logits: Tensor = self.head(self._pool(y, key_mask))
-        return logits
-
-    def _of_slice(self, y: Tensor, key_mask: Tensor | None, L: int, cut: Cut) -> Tensor:
-        """The logits, from this rank's slice of L tokens and the mask of all of them.
-
-        What crosses ranks is a vector for each row, and states.
-        """
-        own, cut = cut.rows(L)
-        mask = None if key_mask is None else key_mask[:, own]
-        y = self.encoder(y, key_mask=mask, cut=cut)
-        hidden = None if mask is None else ~mask.unsqueeze(-1)
-        if self.pooling == "last":
-            pooled = last_of_all(y, key_mask, L, cut)
-        elif self.pooling == "max":
-            y = y if hidden is None else y.masked_fill(hidden, -torch.inf)
-            least = y.new_full((len(y), 1, y.shape[2]), -torch.inf)  # of a slice without tokens
-            pooled = gathered(torch.cat([y, least], 1).amax(1), cut.group).amax(0)
-            if key_mask is not None:
-                pooled = pooled.masked_fill(~key_mask.any(1, keepdim=True), 0.0)
-        elif self.pooling == "mean":
-            count = L if key_mask is None else key_mask.sum(1, keepdim=True).clamp(min=1)
-            y = y if hidden is None else y.masked_fill(hidden, 0.0)
-            pooled = total(y.sum(1), cut.group) / count
-        else:
-            y = self.dropout(F.gelu(y))
-            y = y if hidden is None else y.masked_fill(hidden, 0.0)
-            # Of the head's columns those of this rank's places: the logits are a sum over ranks.
-            D = y.shape[2]
-            weight = self.head.weight[:, own.start * D : own.stop * D]
-            return total(F.linear(y.flatten(1), weight), cut.group) + self.head.bias
-        logits: Tensor = self.head(self.dropout(pooled))
         return logits
 
     def _pool(self, y: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
+from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
     from_front,
-    last_of_all,
     last_real,
     to_front,
 )
@@ -98,28 +97,24 @@ class Forecaster(nn.Module):
         key_mask: Tensor | None = None,
         state: ForecasterState | None = None,
         return_state: bool = False,
-        cut: Cut | None = None,
     ) -> Any:
         """x [B, L, C] -> what is expected after each value [B, L, C], or with the state after x.
 
         calendar [B, L, F] are the times of x, key_mask [B, L] its real values (0 comes out for the
-        others), `state` what was before. With a `cut` every rank is given all of x, computes the
-        tokens of its own slice, and gets the state after all of them; the values that come out are
-        those of its slice, of real ones if there is a mask, which are counted first.
+        others), `state` what was before.
         """
+        check_not_sharded("Forecaster")
         self.embed.check(x, calendar, key_mask)
         if state is not None:
             self._check_state(state, x.shape[0])
-        if cut is not None and state is not None:
-            raise ValueError("state goes without cut: a slice begins where the one before ends")
         if key_mask is None:
-            y, after = self._run(x, calendar, None, state, return_state, cut)
+            y, after = self._run(x, calendar, None, state, return_state)
         else:
             if state is not None or return_state:
                 self._check_continues(key_mask)
             front, x, calendar = to_front(key_mask, x, calendar)
-            y, after = self._run(x, calendar, front, state, return_state, cut)
-            y = from_front(key_mask, y) if cut is None else y
+            y, after = self._run(x, calendar, front, state, return_state)
+            y = from_front(key_mask, y)
         return (y, after) if return_state else y
 
     def _run(
@@ -129,7 +124,6 @@ class Forecaster(nn.Module):
         key_mask: Tensor | None,
         state: ForecasterState | None,
         return_state: bool,
-        cut: Cut | None,
     ) -> tuple[Tensor, ForecasterState | None]:
         start = 0 if state is None else state.seen
         before = None if state is None else state.last
@@ -138,10 +132,7 @@ class Forecaster(nn.Module):
             calendar=calendar,
             key_mask=key_mask,
             start=start,
-            cut=cut,
         )
-        if cut is not None:
-            return self._run_slice(x, tokens, key_mask, return_state, cut)
         y = self.encoder(
             tokens,
             key_mask=key_mask,
@@ -153,23 +144,6 @@ class Forecaster(nn.Module):
         y, after = y
         y = self._expect(x, y)
         return y, _advance(state, after, x, y, key_mask)
-
-    def _run_slice(
-        self, x: Tensor, tokens: Tensor, key_mask: Tensor | None, return_state: bool, cut: Cut
-    ) -> tuple[Tensor, ForecasterState | None]:
-        """x and its mask are those of all ranks, the tokens those of this one."""
-        L = x.shape[1]
-        own, cut = cut.rows(L)
-        mask = None if key_mask is None else key_mask[:, own]
-        y = self.encoder(tokens, key_mask=mask, return_state=return_state, cut=cut)
-        if not return_state:
-            return self._expect(x[:, own], y), None
-        y, after = y
-        y = self._expect(x[:, own], y)
-        seen = y.new_full(y.shape[:1], L, dtype=torch.int64)
-        seen = seen if key_mask is None else key_mask.sum(1)
-        expected = last_of_all(y, key_mask, L, cut)
-        return y, ForecasterState(after, seen, last_real(x, key_mask), expected)
 
     def step(
         self,

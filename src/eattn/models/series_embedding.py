@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
-from eattn.distributed.exchange import total
 from eattn.nn.base import check_bool, places, real
 from eattn.nn.block import TransformerConfig
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, TokenEmbedding
@@ -52,34 +50,18 @@ class SeriesEmbedding(nn.Module):
         calendar: Tensor | None = None,
         key_mask: Tensor | None = None,
         start: int | Tensor = 0,
-        cut: Cut | None = None,
     ) -> Tensor:
         """x [B, L, C], its times [B, L, F] and how many tokens were before it -> [B, L, D].
 
         With `parts`, a token has so many times C values: those of a patch of samples, or their
-        differences too. With a `cut` every rank is given all of x, real tokens first, and embeds
-        the tokens of its own slice.
+        differences too.
         """
-        if cut is not None:
-            first, last = cut.span(x.shape[1])
-            y: Tensor = self._values(x, key_mask, first, last)
-            calendar = None if calendar is None else calendar[:, first:last]
-            key_mask = None if key_mask is None else key_mask[:, first:last]
-            start = start + first
-        else:
-            y = self.values(x, key_mask)
+        y: Tensor = self.values(x, key_mask)
         if self.calendar is not None and calendar is not None:
             y = y + self.calendar(calendar, key_mask)
         if self.positions is not None:
             y = self.positions(y, start, key_mask)
         return self.dropout(y)
-
-    def _values(self, x: Tensor, key_mask: Tensor | None, first: int, last: int) -> Tensor:
-        """Of tokens first … last, which see their neighbours beyond."""
-        low, high = max(first - self.values.reach, 0), min(last + self.values.reach, x.shape[1])
-        mask = None if key_mask is None else key_mask[:, low:high]
-        y: Tensor = self.values(x[:, low:high], mask)
-        return y[:, first - low : last - low]
 
     def check(
         self,
@@ -174,17 +156,6 @@ def last_real(y: Tensor, key_mask: Tensor | None) -> Tensor:
     last = torch.where(key_mask, place, 0).amax(1)
     y = _take(y, last.unsqueeze(1)).squeeze(1)
     return torch.where(key_mask.any(1, keepdim=True), y, 0.0)
-
-
-def last_of_all(y: Tensor, key_mask: Tensor | None, L: int, cut: Cut) -> Tensor:
-    """As `last_real`, where y is this rank's slice of L tokens; key_mask is of all, real first."""
-    count = y.new_full((len(y),), L, dtype=torch.int64) if key_mask is None else key_mask.sum(1)
-    first, last = cut.span(L)
-    here = ((count > first) & (count <= last)).unsqueeze(1)
-    place = (count - 1 - first).clamp(0, max(last - first - 1, 0)).unsqueeze(1)
-    if last == first:
-        return total(y.sum(1), cut.group)  # nothing, with a gradient like the others
-    return total(torch.where(here, _take(y, place).squeeze(1), 0.0), cut.group)
 
 
 def _take(x: Tensor, place: Tensor) -> Tensor:

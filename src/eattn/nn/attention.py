@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
-from eattn.distributed import ea_series as ea_series_of_slices
+from eattn import distributed
+from eattn.distributed.context import check_not_sharded, current_shard
 from eattn.nn.base import Mixer, check_bool, check_tokens, projection, real
 from eattn.nn.decoding_state import KVCache, check_cache
 from eattn.nn.qk_range import SPREAD, Center, Placement
@@ -85,25 +85,20 @@ class ElementwiseAttention(Mixer):
         cu_seqlens: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
-        cut: Cut | None = None,
     ) -> Any:
         """y [B, L, D], or (y, state) with `return_state`.
 
         Keys and values come from `context` [B, Lk, D] if there is one (cross-attention, never
         causal), else from x. `key_mask` [B, Lk] is True for real ones; nothing is read behind it.
         `cu_seqlens` [n + 1] are offsets of sequences packed along L, with B = 1. `state` holds keys
-        and values seen before. With a `cut`, x is a slice of what the ranks of its group hold.
+        and values seen before.
         """
-        if cut is None:
-            x, context = self._checked(x, context, key_mask)
-        else:
-            given = (x, context, key_mask)
-            x, context = cut.agree(lambda: (self._checked(*given), self._facts(given[0])))
+        x, context = self._check_inputs(x, context, key_mask)
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
         q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
-        if cut is not None:
-            y, state = self._of_slices((q, k, v), key_mask, cu_seqlens, state, return_state, cut)
+        if current_shard() is not None:
+            y, state = self._sharded((q, k, v), key_mask, cu_seqlens, state, return_state)
         elif self.expansion is None:
             y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
         else:
@@ -121,49 +116,48 @@ class ElementwiseAttention(Mixer):
         y = self.out_proj(y)
         return (y, state) if return_state else y
 
-    def _checked(
+    def _check_inputs(
         self, x: Tensor, context: Tensor | None, key_mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if context is None:
             return self._check(x, key_mask), None
-        check_tokens("x", x, "[B, L, D]", self.dim)
-        return x, self._check_context(context, key_mask, x.shape[0])
+        return self._check(x, None), self._check_context(context, key_mask, x.shape[0])
 
-    def check_cut(self) -> None:
+    def _check_sharding(self) -> None:
         if self.expansion is None:
-            raise ValueError("exact EA cannot be cut over ranks: a series can (ea-6, ea-q17, …)")
+            check_not_sharded("exact EA")
         if self.placement is not None and self.placement.center is not None:
-            raise ValueError(
-                "a centre cannot be cut over ranks: no rank knows the mean of all keys"
-            )
+            check_not_sharded("EA with a centre (no rank knows the mean of all keys)")
 
-    def _of_slices(
+    @torch.compiler.disable
+    def _sharded(
         self,
         qkv: tuple[Tensor, Tensor, Tensor],
         key_mask: Tensor | None,
         cu_seqlens: Tensor | None,
         state: Any,
         return_state: bool,
-        cut: Cut,
     ) -> tuple[Tensor, Any]:
-        found = ea_series_of_slices(
+        """Attend to the tokens of all ranks of the current `sequence_parallel`."""
+        shard = current_shard()
+        assert shard is not None
+        found = distributed.ea_series(
             *qkv,
             expansion=self.expansion,
             causal=self.causal,
             key_mask=key_mask,
             cu_seqlens=cu_seqlens,
-            continues=cut.before > 0,
+            continues=shard.before > 0,
             state=state,
             return_state=return_state,
-            group=cut.group,
-            check=cut.check,
+            group=shard.group,
+            check=shard.check,
         )
         return found if return_state else (found, None)
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        self._check_decodes("step")
-        check_tokens("x_t", x_t, "[B, D]", self.dim)
+        self._check_step(x_t)
         if self.expansion is None:
             y, state = self.forward(x_t.unsqueeze(1), state=state, return_state=True)
             return y.squeeze(1), state

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
+from eattn.distributed.context import check_not_sharded, current_shard
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_mask
 
 
@@ -29,17 +29,12 @@ class Mixer(nn.Module):
         cu_seqlens: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
-        cut: Cut | None = None,
     ) -> Any:
         """y, or (y, state) with `return_state`.
 
         `key_mask` [B, L] is True for real tokens; nothing is read behind it. `cu_seqlens` [n + 1]
-        are the offsets of sequences packed along L, with B = 1. With a `cut`, x is a slice of what
-        the ranks of its group hold together, and the state is that after all of it.
+        are the offsets of sequences packed along L, with B = 1.
         """
-        if cut is not None:
-            x = cut.agree(lambda: (self._check(x, key_mask), self._facts(x)))
-            return self._cut(x, key_mask, cu_seqlens, state, return_state, cut)
         x = self._check(x, key_mask)
         if cu_seqlens is not None:
             if state is not None or return_state or key_mask is not None:
@@ -53,8 +48,7 @@ class Mixer(nn.Module):
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        self._check_decodes("step")
-        check_tokens("x_t", x_t, "[B, D]", self.dim)
+        self._check_step(x_t)
         y, state = self._mix(x_t.unsqueeze(1), None, state, keep=True)
         return y.squeeze(1), state
 
@@ -72,16 +66,27 @@ class Mixer(nn.Module):
         mask = torch.arange(rows.shape[1], device=x.device) < ends
         return self._mix(rows, mask, None, keep=False)[0][mask].unsqueeze(0)
 
-    def check_cut(self) -> None:
-        """That a sequence can be cut over ranks: what a mixer keeps of a slice must be small."""
-        raise ValueError(
-            f"{type(self).__name__} cannot be cut over ranks, which element-wise attention as a"
-            " series can: ea-6, ea-q17, …"
-        )
+    def _check_sharding(self) -> None:
+        """Raise inside `sequence_parallel`; overridden by mixers that can work on a shard."""
+        check_not_sharded(type(self).__name__)
 
-    def _facts(self, x: Tensor) -> dict[str, int]:
-        """What all ranks' slices must have alike, of a mixer that can be cut."""
-        self.check_cut()
+    def _check(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Return x with 0 for masked tokens; inside `sequence_parallel`, ranks must agree on it."""
+        shard = current_shard()
+        if shard is None:
+            return self._check_tokens(x, key_mask)
+        return shard.agree(lambda: (self._check_tokens(x, key_mask), self._shared_facts(x)))
+
+    def _check_tokens(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        check_tokens("x", x, "[B, L, D]", self.dim)
+        if key_mask is None:
+            return x
+        check_mask(key_mask, x)
+        return real(x, key_mask)
+
+    def _shared_facts(self, x: Tensor) -> dict[str, int]:
+        """Return the properties of x that must be the same on all ranks."""
+        self._check_sharding()
         return {
             "B": x.shape[0],
             "D": x.shape[2],
@@ -89,24 +94,10 @@ class Mixer(nn.Module):
             "gradient": torch.is_grad_enabled() and x.requires_grad,
         }
 
-    def _cut(
-        self,
-        x: Tensor,
-        key_mask: Tensor | None,
-        cu_seqlens: Tensor | None,
-        state: Any,
-        return_state: bool,
-        cut: Cut,
-    ) -> Any:
-        """As `forward`, of a slice; for those that pass `check_cut`."""
-        raise NotImplementedError
-
-    def _check(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        check_tokens("x", x, "[B, L, D]", self.dim)
-        if key_mask is None:
-            return x
-        check_mask(key_mask, x)
-        return real(x, key_mask)
+    def _check_step(self, x_t: Tensor) -> None:
+        check_not_sharded(f"{type(self).__name__}.step")
+        self._check_decodes("step")
+        check_tokens("x_t", x_t, "[B, D]", self.dim)
 
     def _check_decodes(self, what: str) -> None:
         if not self.causal:

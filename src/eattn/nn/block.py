@@ -8,7 +8,6 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
 from eattn.nn.base import check_bool, check_size, check_tokens, real
 from eattn.nn.registry import check_mixer, make_mixer
 from eattn.ops.checks import check_mask
@@ -117,7 +116,6 @@ class TransformerBlock(nn.Module):
         cu_seqlens: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
-        cut: Cut | None = None,
     ) -> Any:
         """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`; all as the mixer has it.
 
@@ -133,7 +131,6 @@ class TransformerBlock(nn.Module):
             cu_seqlens=cu_seqlens,
             state=state,
             return_state=return_state,
-            cut=cut,
         )
         if not return_state:
             return self._after(x, y)

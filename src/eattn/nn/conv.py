@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
+from eattn.distributed.context import current_shard
 from eattn.distributed.exchange import halo
-from eattn.nn.base import Mixer, check_size, check_tokens, places, tokens_before
+from eattn.nn.base import Mixer, check_size, places, tokens_before
 from eattn.nn.decoding_state import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
 
@@ -39,12 +39,21 @@ class ShortConv(nn.Module):
     def forward(
         self, x: Tensor, key_mask: Tensor | None = None, last: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Convolve x after the `last` inputs; inside `sequence_parallel`, after earlier ranks."""
+        if current_shard() is not None:
+            if last is not None:
+                raise ValueError("a short convolution takes no state inside sequence_parallel")
+            before, after = self._halo(x, key_mask)
+            return self._forward(x, key_mask, before)[0], after
         if last is None:
             last = x.new_zeros(x.shape[0], self.width - 1, self.dim)
+        return self._forward(x, key_mask, last)
+
+    def _forward(self, x: Tensor, key_mask: Tensor | None, last: Tensor) -> tuple[Tensor, Tensor]:
         if key_mask is None:
             window = torch.cat([last.to(x.dtype), x], 1)
             return self._convolve(x, window), window[:, x.shape[1] :]
-        # Real tokens move together at the front, are convolved there, and move back.
+        # Valid tokens move together at the front, are convolved there, and move back.
         window, there, count = self._together(x, key_mask, last)
         u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
         return u, self._last(window, count)
@@ -61,28 +70,22 @@ class ShortConv(nn.Module):
         at = count + torch.arange(self.width - 1, device=window.device)  # [B, width - 1]
         return window.gather(1, at.unsqueeze(-1).expand(-1, -1, self.dim))
 
-    def packed(
-        self, x: Tensor, cu_seqlens: Tensor, last: Tensor | None = None, begun: int = 0
-    ) -> Tensor:
-        """As `forward` of each sequence alone: nothing is read across an offset.
-
-        The first of them may have `begun` so many tokens before x, of which the `last` are given.
-        """
+    def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Convolve each sequence alone: nothing is read across an offset."""
+        last, begun = x.new_zeros(len(x), self.width - 1, self.dim), 0
+        if (shard := current_shard()) is not None:
+            (last, _), begun = self._halo(x, None), shard.before
         before = tokens_before(x.shape[1], cu_seqlens, begun).unsqueeze(1)
-        if last is None:
-            last = x.new_zeros(len(x), self.width - 1, self.dim)
         return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), before)
 
-    def cut(
-        self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, cut: Cut
-    ) -> tuple[Tensor, Tensor]:
-        """As `forward` of a slice, after those of earlier ranks; what is last is last of all."""
-        before = last = x.new_zeros(len(x), 0, self.dim)
-        if self.width > 1:
-            before, last = halo(*self._tail(x, key_mask), cut.group)
-        if cu_seqlens is not None:
-            return self.packed(x, cu_seqlens, before, cut.before), last
-        return self(x, key_mask, before)[0], last
+    @torch.compiler.disable
+    def _halo(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the last width - 1 tokens before this shard, and those of the whole sequence."""
+        shard = current_shard()
+        assert shard is not None
+        if self.width == 1:
+            return x[:, :0], x[:, :0]
+        return halo(*self._tail(x, key_mask), shard.group)
 
     def _tail(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The last width - 1 real tokens of x, with 0 in front if they are fewer, and how many."""
@@ -125,8 +128,7 @@ class Convolved(Mixer):
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, ConvState]:
         """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        self._check_decodes("step")
-        check_tokens("x_t", x_t, "[B, D]", self.dim)
+        self._check_step(x_t)
         last, after = self._parts(x_t, state)
         u, last = self.conv(x_t.unsqueeze(1), None, last)
         y, after = self.mixer.step(u.squeeze(1), after)
@@ -148,26 +150,8 @@ class Convolved(Mixer):
         y: Tensor = self.mixer(self.conv.packed(x, cu_seqlens), cu_seqlens=cu_seqlens)
         return y
 
-    def check_cut(self) -> None:
-        self.mixer.check_cut()
-
-    def _cut(
-        self,
-        x: Tensor,
-        key_mask: Tensor | None,
-        cu_seqlens: Tensor | None,
-        state: Any,
-        return_state: bool,
-        cut: Cut,
-    ) -> Any:
-        if state is not None:
-            raise ValueError("state goes without cut where there is a short convolution")
-        u, last = self.conv.cut(x, key_mask, cu_seqlens, cut)
-        y = self.mixer(u, key_mask, cu_seqlens=cu_seqlens, return_state=return_state, cut=cut)
-        if not return_state:
-            return y
-        y, after = y
-        return y, ConvState(last, after)
+    def _check_sharding(self) -> None:
+        self.mixer._check_sharding()
 
     def _parts(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
         if state is None:

@@ -45,7 +45,6 @@ class TokenEmbedding(nn.Module):
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         self.channels, self.dim = check_size("channels", channels), check_size("dim", dim)
-        self.reach = 1 if kind == "conv" else 0  # neighbours on either side that a token sees
         self.project: nn.Module
         if kind == "conv":
             self.project = nn.Conv1d(channels, dim, 3, padding=1)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
 from eattn.nn.block import TransformerBlock, TransformerConfig, configure
 from eattn.nn.decoding_state import DecodingState
 
@@ -62,13 +61,11 @@ class TransformerEncoder(nn.Module):
         cu_seqlens: Tensor | None = None,
         state: EncoderState | None = None,
         return_state: bool = False,
-        cut: Cut | None = None,
     ) -> Any:
         """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`.
 
         `key_mask` [B, L] is True for real tokens; the others are never read. `cu_seqlens` [n + 1]
         are the offsets of sequences packed along L, with B = 1. `state` holds the tokens before x.
-        With a `cut`, x is a slice of what the ranks of its group hold together.
         """
         after = []
         for block, before in zip(self.blocks, self._layers(state), strict=True):
@@ -78,7 +75,6 @@ class TransformerEncoder(nn.Module):
                 cu_seqlens=cu_seqlens,
                 state=before,
                 return_state=return_state,
-                cut=cut,
             )
             if return_state:
                 x, layer = x

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
 from eattn.models import SequenceClassifier
 from eattn.timeseries.arrays import held_out, pieces, side_by_side
 from eattn.timeseries.settings import digest
@@ -19,8 +18,7 @@ from eattn.train import History, ListCases, Task, TrainConfig, isolated, move, t
 METRIC = "val_loss"
 AT_ONCE = 64  # cases in a batch where no gradient is needed
 Labelled = tuple[Tensor, int]  # a series [length, channels] and the number of its class
-# Series, which samples are real, labels, and how they are cut over processes, if they are.
-Batch = tuple[Tensor, Tensor | None, Tensor, Cut | None]
+Batch = tuple[Tensor, Tensor | None, Tensor]  # series, valid samples, labels
 
 
 def learn(
@@ -39,7 +37,7 @@ def learn(
     with isolated(config.seed):
         model = SequenceClassifier(**design)
     data = digest([*series, torch.from_numpy(y)])
-    task = Task(ListCases(learnt, _collate), _loss, cut=_sliced, data=data)
+    task = Task(ListCases(learnt, _collate), _loss, data=data)
     if judged:
         kept = [cases[i] for i in sorted(judged)]
         judge: dict[str, Any] = dict(evaluate=lambda model: _judge(model, kept), metric=METRIC)
@@ -75,17 +73,12 @@ def _logits(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
 
 def _collate(cases: Sequence[Labelled]) -> Batch:
     x, key_mask = side_by_side([x for x, _ in cases])
-    return x, key_mask, torch.tensor([label for _, label in cases]), None
-
-
-def _sliced(batch: Batch, cut: Cut) -> Batch:
-    """All of it: the model takes its own tokens, and every process gets the logits."""
-    return *batch[:3], cut
+    return x, key_mask, torch.tensor([label for _, label in cases])
 
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
-    x, key_mask, label, cut = batch
-    return F.cross_entropy(model(x, key_mask=key_mask, cut=cut), label)
+    x, key_mask, label = batch
+    return F.cross_entropy(model(x, key_mask=key_mask), label)
 
 
 def _judge(model: nn.Module, cases: Sequence[Labelled]) -> dict[str, float]:

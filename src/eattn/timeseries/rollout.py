@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eattn.distributed import Cut
 from eattn.models import Forecaster, ForecasterState
 
 
@@ -32,19 +31,18 @@ def read(
     calendar: Tensor | None = None,
     key_mask: Tensor | None = None,
     before: Reading | None = None,
-    cut: Cut | None = None,
 ) -> Reading:
     """Absorb x [B, L, C], its times [B, L, F] and what is real [B, L], in one parallel pass.
 
     Values before the first are taken to be like it. Rows that begin with padding must have their
-    first real value there. With a `cut` every process is given all of x, and reads its slice.
+    first real value there.
     """
     lags = _lags(model, x.shape[2])
     earlier = x[:, :1].expand(-1, lags - 1, -1) if before is None else before.last[:, 1:]
     full = torch.cat([earlier, x], 1)
     tokens = _token(full.unfold(1, lags, 1).transpose(2, 3))
     state = None if before is None else before.state
-    given: Any = dict(calendar=calendar, key_mask=key_mask, state=state, cut=cut)
+    given: Any = dict(calendar=calendar, key_mask=key_mask, state=state)
     _, state = model(tokens, **given, return_state=True)
     return Reading(state, full[:, -lags:])
 

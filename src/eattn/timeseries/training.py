@@ -72,7 +72,6 @@ def learn(
         lambda model, batch: rollout_loss(model, batch, horizon),
         **judge,
         data=material.digest(),
-        cut=lambda batch, cut: batch._replace(cut=cut),
     )
     return model, train(model, task, config, progress=progress)
 

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
 from eattn.models import Forecaster
 from eattn.nn.base import check_size
 from eattn.timeseries.rollout import read, roll_out
@@ -26,7 +25,6 @@ class Windows(NamedTuple):
     calendar: Tensor | None = None  # [B, past + horizon, F]
     real: Tensor | None = None  # [B, past + horizon], False for padding; None: all are
     known: Tensor | None = None  # [B, past + horizon], False where nothing was measured
-    cut: Cut | None = None  # of the past over processes, if it is cut
 
 
 class WindowCases:
@@ -79,7 +77,7 @@ class WindowCases:
         skipped = self.window - past
         place = torch.arange(skipped, self.window + self.horizon)
         rows = self.starts[indices].unsqueeze(1) + place
-        x, calendar, real, known, _ = self.columns
+        x, calendar, real, known = self.columns
 
         def of(column: Tensor | None) -> Tensor | None:
             return None if column is None else column[rows]
@@ -97,13 +95,12 @@ class WindowCases:
 def forecast(model: Forecaster, batch: Windows, horizon: int) -> Tensor:
     """What the model makes of the past of each window -> [B, horizon, C]."""
     past = batch.x.shape[1] - horizon
-    x, calendar, real, _, cut = batch
+    x, calendar, real, _ = batch
     reading = read(
         model,
         x[:, :past],
         calendar=None if calendar is None else calendar[:, :past],
         key_mask=None if real is None else real[:, :past],
-        cut=cut,
     )
     times = None if calendar is None else calendar[:, past:]
     return roll_out(model, reading, horizon, calendar=times)

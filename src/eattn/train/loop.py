@@ -88,9 +88,8 @@ class _Run:
     def __init__(self, model: nn.Module, task: Task, plan: Plan, processes: Processes) -> None:
         self.given, self.task, self.plan, self.config = model, task, plan, plan.config
         self.processes = processes
-        processes.check_cuts(model)
-        if processes.cut is not None and task.cut is None:
-            raise ValueError("sequence_parallel needs a task that says how a batch is cut")
+        if processes.tokens is not None and task.shard is None:
+            raise ValueError("sequence_parallel needs a task with `shard`: a language model has it")
         self.device = choose_device(model, self.config.device)
         self.dtype = choose_dtype(self.config.precision, self.device)
         self.model = processes.shard(model, self.device)
@@ -141,14 +140,17 @@ class _Run:
         mine = self.processes.share(indices)
         # A process without a case takes part all the same: with one of another's, for nothing.
         batch = collate(self.task.cases, mine or indices[:1], indices)
-        if self.task.cut is not None and self.processes.cut is not None:
-            batch = self.task.cut(batch, self.processes.cut)
+        context: AbstractContextManager[Any] = nullcontext()
+        if self.task.shard is not None and self.processes.tokens is not None:
+            batch, shard = self.task.shard(batch, self.processes.tokens)
+            context = shard.active()
         batch = move(batch, self.device)
         self.optimizer.zero_grad()
-        with autocast(self.device, self.dtype):
-            loss, weight = self.task.weighed(self.loss(batch), len(mine))
-        share, loss, weight = self.processes.weigh(loss, weight if mine else 0.0)
-        self.scaler.scale(share).backward()
+        with context:  # around the backward too, which gradient checkpointing computes layers in
+            with autocast(self.device, self.dtype):
+                loss, weight = self.task.weighed(self.loss(batch), len(mine))
+            share, loss, weight = self.processes.weigh(loss, weight if mine else 0.0)
+            self.scaler.scale(share).backward()
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.config.clip is None else self.config.clip
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)

@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from eattn.distributed import Cut, DisagreementError
-from eattn.nn.base import Mixer
+from eattn.distributed import DisagreementError, Shard
 from eattn.train import sharding
 from eattn.train.dataset import Batch
 from eattn.train.errors import lost
@@ -46,7 +45,7 @@ class Processes:
     count: int = 1
     sequence: int = 1  # neighbours that share the tokens of a batch
     fsdp: bool = False
-    cut: Cut | None = None  # over those neighbours, if there are any
+    tokens: Shard | None = None  # of those neighbours, if there are any
 
     @classmethod
     def here(cls) -> "Processes":
@@ -75,13 +74,6 @@ class Processes:
                             f"all processes must have the same {what}, got {name} = {pair[0]} in"
                             f" process 0 and {pair[1]} in process {rank}"
                         )
-
-    def check_cuts(self, model: nn.Module) -> None:
-        """That the model's sequences can be cut, if they are to be."""
-        if self.cut is not None:
-            for module in model.modules():
-                if isinstance(module, Mixer):
-                    module.check_cut()
 
     def seed(self, seed: int) -> int:
         """Of this process: the same dropout in all of them would not be random."""
@@ -269,12 +261,12 @@ def _arranged(fsdp: bool, sequence: int) -> Processes:
             f"sequence_parallel must divide the number of processes, {count}, got {sequence}:"
             f" torchrun --nproc-per-node {max(2, sequence)} starts more"
         )
-    cut = None
+    tokens = None
     if sequence > 1:
         names = ("data", "sequence")
         mesh = init_device_mesh(_device_type(), (count // sequence, sequence), mesh_dim_names=names)
-        cut = Cut(mesh["sequence"].get_group(), check=False)  # one program made all of them
-    return Processes(rank, count, sequence, fsdp and count > 1, cut)
+        tokens = Shard(mesh["sequence"].get_group(), check=False)  # one program runs on all ranks
+    return Processes(rank, count, sequence, fsdp and count > 1, tokens)
 
 
 def _device_type() -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from eattn.distributed import Cut
+from eattn.distributed import Shard
 from eattn.train.dataset import Batch, Cases
 
 Loss = Tensor | tuple[Tensor, float]
@@ -25,8 +25,9 @@ class Task:
 
     `data` is a digest of what is learnt from, if there is one: a run goes on with the same alone.
 
-    `cut(batch, cut)` is what a process takes of a batch whose sequences are cut over several; the
-    loss is then the mean over its part. Without it sequences cannot be cut.
+    `shard(batch, shard)` returns this process's tokens of a batch whose sequences are spread over
+    several processes, and the shard with its `before` set; the loss is then the mean over these
+    tokens. Without it, `sequence_parallel` raises.
 
     >>> import torch
     >>> from eattn.train import TensorCases
@@ -41,7 +42,7 @@ class Task:
     metric: str | None = None
     better: Literal["higher", "lower"] | None = None
     data: str | None = None
-    cut: Callable[[Batch, Cut], Batch] | None = None
+    shard: Callable[[Batch, Shard], tuple[Batch, Shard]] | None = None
 
     def __post_init__(self) -> None:
         if self.metric is None:
