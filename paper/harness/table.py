@@ -32,12 +32,12 @@ class Table:
     def rich(self) -> RichTable:
         """Return the table for a terminal."""
         out = RichTable(title=_bare(self.title), box=SIMPLE_HEAD, title_justify="left")
-        for name, *cells in zip(self.head, *self.lines, strict=True):
-            longest = max(map(len, cells), default=0)
+        for name, *column in zip(self.head, *self.lines, strict=True):
+            longest = max(map(len, column), default=0)
             if not out.columns:
                 out.add_column(_bare(name), min_width=min(28, longest))
             else:
-                out.add_column(_bare(name), justify="right", min_width=min(13, longest))
+                out.add_column(_bare(name), justify="right", min_width=min(8, longest))
         for cells in self.lines:
             out.add_row(*map(_bare, cells))
         if self.notes:
