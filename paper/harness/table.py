@@ -37,7 +37,7 @@ class Table:
             if not out.columns:
                 out.add_column(_bare(name), min_width=min(28, longest))
             else:
-                out.add_column(_bare(name), justify="right", min_width=min(8, longest))
+                out.add_column(_bare(name), justify="right", min_width=min(6, longest))
         for cells in self.lines:
             out.add_row(*map(_bare, cells))
         if self.notes:
