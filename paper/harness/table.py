@@ -32,12 +32,10 @@ class Table:
     def rich(self) -> RichTable:
         """Return the table for a terminal."""
         out = RichTable(title=_bare(self.title), box=SIMPLE_HEAD, title_justify="left")
-        for name, *column in zip(self.head, *self.lines, strict=True):
-            longest = max(map(len, column), default=0)
-            if not out.columns:
-                out.add_column(_bare(name), min_width=min(28, longest))
-            else:
-                out.add_column(_bare(name), justify="right", min_width=min(6, longest))
+        short = max((len(cells[0]) for cells in self.lines), default=0) <= 28
+        out.add_column(_bare(self.head[0]), no_wrap=short)
+        for name in self.head[1:]:
+            out.add_column(_bare(name), justify="right")
         for cells in self.lines:
             out.add_row(*map(_bare, cells))
         if self.notes:
