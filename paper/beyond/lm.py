@@ -214,7 +214,7 @@ def _panel(rows: Sequence[Row], title: str, field: str, x: str, unit: float) -> 
         for evaluations in zip(*(row["points"] for row in runs), strict=True):
             place = {"series": name, "x": _mean(evaluations, field) / unit}
             points.append(place | {"y": _mean(evaluations, "bits_per_byte")})
-    return lines(title, points, x=x, y="bits per byte", looks=looks)
+    return lines(title, points, x=x, y="bits per byte", zero=False, looks=looks)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

@@ -143,6 +143,7 @@ def lines(
     x: str,
     y: str,
     log: str = "",
+    zero: bool = True,
     looks: Looks = LOOKS,
     markers: bool = True,
     columns: int = 3,
@@ -150,7 +151,8 @@ def lines(
     """Draw a line per series, with a band from `low` to `high` where points have them.
 
     `x` and `y` are the titles of the axes; `log` names the logarithmic ones ("x", "y" or "xy"). A
-    logarithmic x axis has a tick at each value, written as a power of two.
+    logarithmic x axis has a tick at each value, written as a power of two. With `zero` a linear y
+    axis includes 0.
     """
     points = list(points)
     x_axis = alt.X("x:Q", title=x)
@@ -158,7 +160,7 @@ def lines(
         ticks = sorted({point["x"] for point in points})
         x_axis = x_axis.scale(type="log", base=2, nice=False)
         x_axis = x_axis.axis(values=ticks, labelExpr=POWERS_OF_2)
-    y_axis = _value_axis(alt.Y, y, points, log="y" in log)
+    y_axis = _value_axis(alt.Y, y, points, log="y" in log, zero=zero)
     chart = base(points).encode(x=x_axis, y=y_axis, color="series:N")
     layers = [chart.mark_line(strokeWidth=2).encode(strokeDash="series:N")]
     if any("low" in point for point in points):
@@ -233,13 +235,16 @@ def tooltip(place: alt.Tooltip | None, y: str) -> list[alt.Tooltip]:
     return [alt.Tooltip("series:N"), *([place] if place else []), value]
 
 
-def _value_axis(channel: Any, title: str, points: Sequence[Point], *, log: bool) -> Any:
+def _value_axis(
+    channel: Any, title: str, points: Sequence[Point], *, log: bool, zero: bool = True
+) -> Any:
     """Return the axis of `y`; a logarithmic one that spans decades has ticks at powers of ten."""
     axis = channel("y:Q", title=title)
     powers = [math.log10(point["y"]) for point in points if point["y"] > 0] if log else [0.0]
     decades = range(math.floor(min(powers)), math.ceil(max(powers)) + 2)
     ticks = {"values": [10.0**power for power in decades]} if len(decades) > 3 else {}
-    return axis.scale(type="log" if log else "linear").axis(format="~g", **ticks)
+    scale: dict[str, Any] = {"type": "log"} if log else {"type": "linear", "zero": zero}
+    return axis.scale(**scale).axis(format="~g", **ticks)
 
 
 def _fill_in(node: Any, looks: Looks, legend: Mapping[str, Any] | None) -> None:

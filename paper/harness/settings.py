@@ -7,10 +7,10 @@ while it has its default value, so that these rows are found, and a new value ma
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from paper.harness.runlog import Key, Row, label
+from paper.harness.runlog import Key, Row
 
 
-def key_of(plan: object, defaults: Mapping[str, Any]) -> Key:
+def key_of(plan: object, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a plan that `defaults` names, with None for those at their default."""
     values = {name: getattr(plan, name) for name in defaults}
     return {name: None if value == defaults[name] else value for name, value in values.items()}
@@ -44,4 +44,4 @@ def by_variant(
 
 
 def _text(value: object) -> str:
-    return label(dict(enumerate(value))) if isinstance(value, list) else f"{value}"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
