@@ -1,10 +1,9 @@
 """One long sequence on two processes.
 
 A training step of a causal EA-6 block on one sequence, by one process and by two of which each
-holds half of the tokens and sends the other its state. Each process has one thread, and both ways
-are timed in turn. A cost model fitted to one process and to messages stands next to the times: a
-step takes compute / W, and an all-gather among W processes takes (W - 1) (latency + bytes /
-bandwidth), as in a ring. `python -m paper.benchmarks.ranks OPTIONS` is one of the processes.
+holds half of the tokens and sends the other its state: 15,368 bytes forward, and as many backward.
+Each process has one thread, and both ways are timed in turn. Messages between the processes are
+timed by their size. `python -m paper.benchmarks.ranks OPTIONS` is one of the processes.
 """
 
 import json
@@ -16,17 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
-from eattn.ops import Taylor
-from paper.harness.chart import BLUE, DASHED, GREY, SKY, Chart, Look, bars, lines
+from paper.harness.chart import BLUE, Chart, Look, lines
 from paper.harness.measure import Candidate, interleave, time_once
 from paper.harness.peak import DiedError
 from paper.harness.runlog import Key, Row, RunLog, find_row
@@ -37,7 +34,6 @@ TITLE = "One sequence, two processes"
 PAPER: dict[str, Any] = {}
 RANKS = 2
 SHAPE = (1, 65536, 256)  # of the target
-TERMS = Taylor(6).terms
 CHECKED = 257  # tokens, which RANKS does not divide
 
 
@@ -220,75 +216,28 @@ TARGETS = (
 )
 
 
-class Message(NamedTuple):
-    """Cost of a message in seconds, latency + bytes / bandwidth, and the worst relative error."""
-
-    latency: float
-    bandwidth: float
-    worst: float
-
-    def gather(self, ranks: int, size: float) -> float:
-        """Return the seconds of an all-gather of `size` bytes per rank in a ring."""
-        return (ranks - 1) * (self.latency + size / self.bandwidth)
-
-
-def fit_message(rows: Rows) -> Message:
-    """Fit the cost of a message by least squares of relative errors."""
-    gathered = [(row["bytes"], row["p50"]) for row in rows if row["what"] == "gather"]
-    sizes, times = (np.array(values, dtype=float) for values in zip(*gathered, strict=True))
-    matrix = np.stack([1 / times, sizes / times], 1)
-    (latency, per_byte), *_ = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)
-    worst = np.abs(matrix @ (latency, per_byte) - 1).max()
-    return Message(float(latency), float(1 / per_byte), float(worst))
-
-
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield the measured step of two processes next to the cost model."""
-    alone, shared = (row for row in rows if row["what"] == "step")
-    message = fit_message(rows)
-    _, L, D = alone["shape"]
-    states = 2 * message.gather(RANKS, 4 * (D * (2 * TERMS + 1) + 2))  # forward and backward
-    weights = 4 * 12 * D * D  # bytes of gradients; a ring sends them twice, in parts
-    gradients = 2 * message.gather(RANKS, weights / RANKS)
-    ring = 3 * message.gather(RANKS, 8 * D * L / RANKS)  # k and v; in the backward also gradients
-    step = alone["p50"] / RANKS + states + gradients
-    flops = 72 * D * D * L / alone["p50"]  # 12 D² weights, 2 FLOP each, forward and backward
-    latency, bandwidth = seconds(message.latency), f"{message.bandwidth / 1e9:.2f} GB/s"
-    body = [
-        ["one process, a training step", f"{alone['p50']:.3f} s"],
-        ["matrix products of that step", f"{flops / 1e9:.1f} GFLOP/s"],
-        ["a message: latency, bandwidth", f"{latency}, {bandwidth}"],
-        ["largest error of this fit", f"{message.worst:.0%}"],
-        [f"model: states exchanged by {RANKS} processes", seconds(states)],
-        [f"model: keys and values of ring attention instead, L = {L:,}", seconds(ring)],
-        ["model: gradients of the weights summed", seconds(gradients)],
-        [f"model: {RANKS} processes, a training step", f"{step:.3f} s"],
-        [f"measured: {RANKS} processes, a training step", f"{shared['p50']:.3f} s"],
-        ["measured / model", f"{shared['p50'] / step:.2f}"],
-    ]
-    yield Table(f"Training step, `{alone['shape']}`", ["quantity", "value"], body)
+    """Yield the times of a training step, and of messages between the processes."""
+    found = [row for row in rows if row["what"] == "step"]
+    quantiles = ("p20", "p50", "p80")
+    body = [[str(row["ranks"]), *(f"{row[p]:.3f} s" for p in quantiles)] for row in found]
+    title = f"Training step, `{found[0]['shape']}`, one thread per process"
+    yield Table(title, ["processes", *quantiles], body)
+    found = [row for row in rows if row["what"] == "gather"]
+    body = [[f"{row['bytes']:,}", *(seconds(row[p]) for p in quantiles)] for row in found]
+    yield Table("All-gather among the processes", ["bytes from each", *quantiles], body)
 
 
 def draw(rows: Sequence[Row]) -> Chart:
-    """Draw the time of a message next to the model, and that of a training step."""
-    message, points, steps = fit_message(rows), [], []
-    for row in rows:
-        if row["what"] == "gather":
-            place = {"x": row["bytes"], "series": "measured", "y": 1e3 * row["p50"]}
-            model = 1e3 * message.gather(2, row["bytes"])
-            points += [place, place | {"series": "model", "y": model}]
-        elif row["what"] == "step":
-            name = f"{row['ranks']} process" + "es" * (row["ranks"] > 1)
-            steps.append({"series": name, "y": row["p50"], "text": seconds(row["p50"])})
-    looks = {"measured": Look(BLUE), "model": Look(GREY, DASHED, "square")}
-    shades = {point["series"]: Look(shade) for point, shade in zip(steps, (SKY, BLUE), strict=True)}
-    x, y = "bytes from each process", "ms"
-    return Chart(
-        [
-            lines("(a) A message", points, x=x, y=y, log="xy", looks=looks),
-            bars("(b) A training step", steps, x="seconds", looks=shades),
-        ]
-    )
+    """Draw the time of a message along its size."""
+    points = [
+        {"series": "all-gather", "x": row["bytes"], "y": 1e3 * row["p50"]}
+        for row in rows
+        if row["what"] == "gather"
+    ]
+    looks, x = {"all-gather": Look(BLUE)}, "bytes from each process"
+    panel = lines("Time of a message", points, x=x, y="ms", log="xy", looks=looks, columns=6)
+    return Chart([panel])
 
 
 if __name__ == "__main__":

@@ -21,18 +21,7 @@ from torch import Tensor, nn
 from eattn.data import load_classification, load_forecasting
 from eattn.nn import check_mixer, set_expansion
 from eattn.ops import Expansion, Quadrature, State, Taylor, ea, ea_series
-from paper.harness.chart import (
-    BLUE,
-    DASHED,
-    GREEN,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    Chart,
-    Look,
-    Panel,
-    lines,
-)
+from paper.harness.chart import BLUE, DASHED, GREEN, PURPLE, SKY, VERMILLION, Chart, Look, lines
 from paper.harness.measure import Candidate, Shape, inputs, interleave, value_and_gradients
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, find_row
@@ -187,41 +176,39 @@ def _fields(expansion: Expansion) -> Row:
 
 def measure_run(key: Key) -> Row:
     """Train one model; with exact EA, also run its weights with other expansions."""
-    if key["what"] == "run":
-        classifier = table3.fit(key)
-        test = classifier.test
-        exact = table3.labels(classifier.model, test)
+    work = _classify if key["what"] == "run" else _forecast
+    row, model, evaluate = work(key)
+    if key["mixer"] != EXACT:
+        return row
+    swapped = {}
+    for expansion in SWAPPED:
+        set_expansion(model, expansion)
+        swapped[f"ea-{expansion}"] = evaluate()
+    return row | {"swapped": swapped}
 
-        def compare() -> Row:
-            found = table3.labels(classifier.model, test)
-            correct, same = (found == test[-1]), (found == exact)
-            return {
-                "accuracy": float(correct.double().mean()),
-                "agreement": float(same.double().mean()),
-            }
 
-        return classifier.row | _swapped(key, classifier.model, compare)
-    forecaster = table4.fit({**key, "model": key["mixer"]})
-    data = forecaster.data
-    before = table4.errors_of(forecaster.model, data, "test")
+def _classify(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
+    model, test, row = table3.fit(key)
+    before = table3.labels(model, test)
 
-    def move() -> Row:
-        errors = table4.errors_of(forecaster.model, data, "test")
+    def evaluate() -> Row:
+        found = table3.labels(model, test)
+        pairs = {"accuracy": test[-1], "agreement": before}
+        return {name: float((found == other).double().mean()) for name, other in pairs.items()}
+
+    return row, model, evaluate
+
+
+def _forecast(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
+    model, data, row = table4.fit({**key, "model": key["mixer"]})
+    before = table4.errors_of(model, data, "test")
+
+    def evaluate() -> Row:
+        errors = table4.errors_of(model, data, "test")
         moved = float((errors - before).abs().mean()) * data.unit
         return table4.scores(errors, data) | {"moved": moved}
 
-    return forecaster.row | _swapped(key, forecaster.model, move)
-
-
-def _swapped(key: Key, model: nn.Module, compare: Callable[[], Row]) -> Row:
-    """Return what the weights of exact EA give with each expansion of SWAPPED."""
-    if key["mixer"] != EXACT:
-        return {}
-    found = {}
-    for expansion in SWAPPED:
-        set_expansion(model, expansion)
-        found[f"ea-{expansion}"] = compare()
-    return {"swapped": found}
+    return row, model, evaluate
 
 
 # ---- targets, tables and chart -------------------------------------------------------------------
@@ -301,29 +288,20 @@ def _costs(errors: Sequence[Row], times: Sequence[Row]) -> Table:
 
 
 def _forecasts(runs: Sequence[Row]) -> Table:
-    by_data = _by(runs, "data")
-    body = []
-    for mixer in _by(runs, "mixer"):
-        values = ([r["mae"] for r in of if r["mixer"] == mixer] for of in by_data.values())
-        body.append([mixer, *map(_mean, values)])
+    body = _means(runs, "mae")
     for name in dict.fromkeys(name for row in runs for name in row.get("swapped", ())):
-        values = (
-            [r["swapped"][name]["mae"] for r in of if "swapped" in r] for of in by_data.values()
-        )
-        body.append([f"ea's weights on {name}", *map(_mean, values)])
+        exact = [row | row["swapped"][name] for row in runs if "swapped" in row]
+        body += [[f"ea's weights on {name}", *cells] for _, *cells in _means(exact, "mae")]
     title = "MAE, horizon 6, windows in the order of time"
-    return Table(title, ["trained with", *by_data], body)
+    return Table(title, ["trained with", *_by(runs, "data")], body)
 
 
 def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
-    by_data = {data: _by(runs, "data").get(data, []) for data in table3.SHORT}
-    by_data = {data: found for data, found in by_data.items() if found}
-    short = [table3.SHORT[data] for data in by_data]
-    body = []
-    for mixer, own in _by(runs, "mixer").items():
-        values = ([r["accuracy"] for r in of if r["mixer"] == mixer] for of in by_data.values())
-        seconds = fmean(row["seconds"] for row in own)
-        body.append([mixer, *map(_mean, values), f"{seconds:.0f}"])
+    runs = sorted(runs, key=lambda row: list(table3.SHORT).index(row["data"]))
+    short = [table3.SHORT[data] for data in _by(runs, "data")]
+    body = _means(runs, "accuracy")
+    for cells, own in zip(body, _by(runs, "mixer").values(), strict=True):
+        cells.append(f"{fmean(row['seconds'] for row in own):.0f}")
     seeds = len({row["seed"] for row in runs})
     title = "Accuracy on TEST, epoch picked on a fifth of TRAIN"
     note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
@@ -332,20 +310,22 @@ def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
     exact = [row for row in runs if "swapped" in row]
     for name in dict.fromkeys(name for row in exact for name in row["swapped"]):
         same, cells = agreements(runs, name), [name]
-        for data in by_data:
-            found = [r["swapped"][name]["accuracy"] for r in exact if r["data"] == data]
-            cells.append(f"{fmean(found):.3f}, {same[data]:.2%}" if found else "")
+        for data, own in _by(exact, "data").items():
+            accuracy = fmean(row["swapped"][name]["accuracy"] for row in own)
+            cells.append(f"{accuracy:.3f}, {same[data]:.2%}")
         body.append(cells)
     if body:
         head = ["used with", *(f"{name}: accuracy, same answers" for name in short)]
         yield Table("Weights of exact EA with other expansions", head, body)
 
 
-def _mean(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    mean = Mean.of(values)
-    return f"{mean.value:.3f} ± {mean.spread:.3f}"
+def _means(runs: Sequence[Row], field: str) -> list[list[str]]:
+    """Return a line per mixer: mean and deviation of a field over the seeds, by dataset."""
+    body = []
+    for mixer, own in _by(runs, "mixer").items():
+        means = [Mean.of([row[field] for row in of]) for of in _by(own, "data").values()]
+        body.append([mixer, *(f"{mean.value:.3f} ± {mean.spread:.3f}" for mean in means)])
+    return body
 
 
 def _of(rows: Sequence[Row], what: str) -> list[Row]:
@@ -361,28 +341,28 @@ def _by(rows: Sequence[Row], field: str) -> dict[Any, list[Row]]:
 
 def draw(rows: Sequence[Row]) -> Chart | None:
     """Draw the error against the number of terms, and against time."""
-    errors = _of(rows, "error")
-    if not errors:
-        return None
-    terms = {row["expansion"]: row["terms"] for row in errors}
-    times = {row["expansion"]: row["training"] * 1e3 for row in _of(rows, "time")}
-    panels = [_panel(errors, "(a) Error by the number of terms", terms, "terms")]
-    if times:
-        panels.append(_panel(errors, "(b) Error by time", times, "forward and backward, ms"))
-    return Chart(panels)
-
-
-def _panel(errors: Sequence[Row], title: str, cost: dict[str, float], x: str) -> Panel:
+    errors, times = _of(rows, "error"), _of(rows, "time")
     shades = dict(zip(_by(errors, "spread"), SHADES, strict=False))
-    looks, points = {}, []
-    for row in errors:
-        gaussian = row["radius"] > 0
-        name = f"{'quadrature' if gaussian else 'Taylor'}, σ = {row['spread']:g}"
-        colour = shades.get(row["spread"], PURPLE)
-        looks[name] = Look(colour, DASHED, "square") if gaussian else Look(colour)
-        if row["expansion"] in cost:
-            points.append({"series": name, "x": cost[row["expansion"]], "y": row["error"]})
-    return lines(title, points, x=x, y="error relative to exact EA", log="y", looks=looks)
+    panels = []
+    for title, x, cost in (
+        ("(a) Error by number of terms", "terms", {r["expansion"]: r["terms"] for r in errors}),
+        (
+            "(b) Error by time",
+            "forward and backward, ms",
+            {r["expansion"]: r["training"] * 1e3 for r in times},
+        ),
+    ):
+        looks, points = {}, []
+        for row in errors:
+            gaussian, colour = row["radius"] > 0, shades.get(row["spread"], PURPLE)
+            name = f"{'quadrature' if gaussian else 'Taylor'}, σ = {row['spread']:g}"
+            looks[name] = Look(colour, DASHED, "square") if gaussian else Look(colour)
+            if row["expansion"] in cost:
+                points.append({"series": name, "x": cost[row["expansion"]], "y": row["error"]})
+        if points:
+            y = "error relative to exact EA"
+            panels.append(lines(title, points, x=x, y=y, log="y", looks=looks))
+    return Chart(panels) if panels else None
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,16 +90,9 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
 # ---- samples -------------------------------------------------------------------------------------
 
 
-class Recall(NamedTuple):
-    """Tokens, and the value to predict after each of them or NO_LABEL; both [samples, length]."""
-
-    tokens: NDArray[np.int64]
-    labels: NDArray[np.int64]
-
-
 def recall(
-    samples: int, *, pairs: int, length: int, vocab: int, rng: np.random.Generator
-) -> Recall:
+    samples: int, *, pairs: int, vocab: int, rng: np.random.Generator, length: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Draw samples of the task.
 
     Keys come from the lower half of the vocabulary and values from the upper half; no key occurs
@@ -112,19 +105,26 @@ def recall(
         Number of samples.
     pairs : int
         Pairs of key and value in each sample.
-    length : int
-        Tokens of a sample; even, at least 4 pairs.
     vocab : int
         Tokens are 0 to vocab - 1; at least 2 pairs + 2.
     rng : numpy.random.Generator
         Source of randomness.
+    length : int, optional
+        Tokens of a sample; even, at least 4 pairs, which is the default.
+
+    Returns
+    -------
+    tokens : Tensor, shape (samples, length)
+    labels : Tensor, shape (samples, length)
+        Value to predict after each token, or NO_LABEL.
 
     Examples
     --------
-    >>> tokens, labels = recall(2, pairs=4, length=16, vocab=32, rng=np.random.default_rng(0))
+    >>> tokens, labels = recall(2, pairs=4, vocab=32, rng=np.random.default_rng(0))
     >>> tokens.shape, int((labels != NO_LABEL).sum())
-    ((2, 16), 8)
+    (torch.Size([2, 16]), 8)
     """
+    length = 4 * pairs if length is None else length
     if pairs < 1:
         raise ValueError(f"pairs must be at least 1, got {pairs}")
     if length < 4 * pairs or length % 2:
@@ -144,7 +144,7 @@ def recall(
     np.put_along_axis(labels, positions, values, 1)
     empty = tokens == 0
     tokens[empty] = rng.integers(vocab, size=int(empty.sum()))
-    return Recall(tokens, labels)
+    return torch.from_numpy(tokens), torch.from_numpy(labels)
 
 
 def _choose(
@@ -174,17 +174,10 @@ class Draws:
         return int(self.settings["batch"] * self.settings["steps"])
 
     def collate(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        first, pairs = indices[0], self.settings["pairs"]
+        first, every, vocab = indices[0], self.settings["pairs"], self.settings["vocab"]
+        pairs = every[first % len(every)]
         rng = np.random.default_rng([self.settings["seed"], 0, first])
-        return draw_samples(self.settings, pairs[first % len(pairs)], len(indices), rng)
-
-
-def draw_samples(
-    settings: Row, pairs: int, samples: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return tokens and labels [samples, 4 pairs]."""
-    made = recall(samples, pairs=pairs, length=4 * pairs, vocab=settings["vocab"], rng=rng)
-    return torch.from_numpy(made.tokens), torch.from_numpy(made.labels)
+        return recall(len(indices), pairs=pairs, vocab=vocab, rng=rng)
 
 
 # ---- one run -------------------------------------------------------------------------------------
@@ -235,7 +228,7 @@ def accuracies(model: nn.Module, settings: Row, stream: int) -> dict[str, float]
     found = {}
     for pairs in settings["pairs"]:
         rng = np.random.default_rng([stream, pairs])
-        tokens, labels = draw_samples(settings, pairs, settings["judged"], rng)
+        tokens, labels = recall(settings["judged"], pairs=pairs, vocab=settings["vocab"], rng=rng)
         answers = torch.cat([model(part).logits.argmax(-1) for part in tokens.split(EVALUATED)])
         asked = labels != NO_LABEL
         found[str(pairs)] = float((answers == labels)[asked].double().mean())
@@ -245,7 +238,8 @@ def accuracies(model: nn.Module, settings: Row, stream: int) -> dict[str, float]
 @torch.no_grad()
 def state_bytes(model: EAForCausalLM, settings: Row) -> int:
     """Return the size of the cache after the longest sample."""
-    tokens, _ = draw_samples(settings, max(settings["pairs"]), 1, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    tokens, _ = recall(1, pairs=max(settings["pairs"]), vocab=settings["vocab"], rng=rng)
     return int(model(tokens, use_cache=True).past_key_values.nbytes)
 
 

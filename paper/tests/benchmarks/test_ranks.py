@@ -37,9 +37,10 @@ def test_the_target_is_judged_at_its_shape_only(log):
     assert judge(ranks.TARGETS, log.rows) == []
     moved = [row | {"shape": list(ranks.SHAPE)} for row in log.rows]
     assert len(judge(ranks.TARGETS, moved)) == 1
-    (table,) = ranks.tables(log.rows)
-    assert table.title == "Training step, `[1, 65, 8]`"
-    assert list(ranks.draw(log.rows).legend) == ["measured", "model"]
+    steps, messages = ranks.tables(log.rows)
+    assert [cells[0] for cells in steps.lines] == ["1", "2"]
+    assert [cells[0] for cells in messages.lines] == ["64", "4,096"]
+    assert list(ranks.draw(log.rows).legend) == ["all-gather"]
 
 
 def test_published_rows_belong_to_the_full_plan():
@@ -47,12 +48,6 @@ def test_published_rows_belong_to_the_full_plan():
     log.rows = result("ranks").rows
     assert all(log.has(key) for key, _ in ranks.groups(ranks.plan(quick=False)))
     assert not log.has(next(ranks.groups(ranks.plan(quick=True)))[0])
-
-
-def test_the_fit_finds_latency_and_bandwidth():
-    sizes = (64, 4096, 262144, 4194304)
-    rows = [{"what": "gather", "bytes": n, "p50": 2e-4 + n / 1e9} for n in sizes]
-    assert ranks.fit_message(rows) == pytest.approx((2e-4, 1e9, 0.0), abs=1e-6)
 
 
 def test_a_process_that_dies_reports_why():
