@@ -185,10 +185,12 @@ def dots(
     points = list(points)
     looks = present(points, looks)
     order = list(dict.fromkeys(point["x"] for point in points))
+    narrow = {"type": "log", "nice": False, "padding": 12}
+    scale: dict[str, Any] = narrow if log else {"zero": False}
     chart = base(points).encode(
         x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0),
         xOffset=alt.XOffset("series:N", sort=list(looks)),
-        y=alt.Y("y:Q", title=y).scale(**({"type": "log"} if log else {"zero": False})),
+        y=alt.Y("y:Q", title=y).scale(**scale),
         color="series:N",
     )
     rules = chart.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
