@@ -11,28 +11,15 @@ on the same q and k. EA-0 is e^(−k²) alone, which ignores q.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import torch
 from torch import Tensor
 
 from eattn.ops import reference
-from paper.harness.chart import (
-    BLACK,
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREEN,
-    GREY,
-    PURPLE,
-    VERMILLION,
-    Chart,
-    Look,
-    Panel,
-    dots,
-    lines,
-)
+from paper.harness import chart
+from paper.harness.chart import DASHED, GREEN, GREY, PURPLE, Chart, Look, Panel, dots, lines
 from paper.harness.measure import significant
 from paper.harness.runlog import Row, RunLog, find_row
 from paper.harness.table import Table, percent
@@ -53,15 +40,10 @@ L, D = 32, 64
 SMOOTH = 1.5  # tokens; neighbours are alike, as in a real sequence, and the maps can be read
 FACTORS = (0.5, 1.0, 2.0)  # multiples of sigma at which entropies are measured
 LARGEST = 4.0  # beyond it the literal e^(-k^2) comes near to underflow
-LOOKS = {
+LOOKS = {name.upper(): look for name, look in chart.LOOKS.items()} | {
     "q": Look(GREEN),
     "k": Look(PURPLE, DASHED),
-    "v": Look(GREY, DOTTED),
-    "SA": Look(GREEN, DASHED, "square"),
-    "LA": Look(PURPLE, DOTTED, "triangle-up"),
-    "EA": Look(BLACK, DASHED, "square"),
-    "EA-6": Look(BLUE),
-    "EA-2": Look(VERMILLION),
+    "v": Look(GREY),
     "EA-0": Look(GREY),
 }
 
@@ -92,16 +74,8 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
         yield from log.measure(key, lambda row=row: row)  # type: ignore[misc]
 
 
-class Tensors(NamedTuple):
-    """One sequence, [L, D] each, float64."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-
-def tensors(sigma: float, seed: int) -> Tensors:
-    """Project a smooth random signal; q and k get deviation sigma, v gets 1.
+def tensors(sigma: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v [L, D] of a smooth random signal; q and k have deviation sigma, v has 1.
 
     The same seed gives the same q and k for any sigma, up to the scale.
     """
@@ -110,7 +84,7 @@ def tensors(sigma: float, seed: int) -> Tensors:
     near = torch.exp(-((token[:, None] - token) ** 2) / (2 * SMOOTH**2))
     x = near / near.norm(dim=1, keepdim=True) @ _normal(rng, L, D)
     q, k, v = (x @ _normal(rng, D, D) for _ in range(3))
-    return Tensors(*(scale * y / y.std() for scale, y in ((sigma, q), (sigma, k), (1.0, v))))
+    return sigma * q / q.std(), sigma * k / k.std(), v / v.std()
 
 
 def _normal(rng: torch.Generator, *shape: int) -> Tensor:
@@ -304,11 +278,11 @@ def heat(title: str, values: list[list[float]], **scale: Any) -> Panel:
     """Draw a map of [query, key] with a colour scale of its own."""
     cells = [{"i": i, "j": j, "w": w} for i, row in enumerate(values) for j, w in enumerate(row)]
     ticks = list(range(0, len(values), 8))
-    chart = alt.Chart(alt.Data(values=cells)).mark_rect(aria=False)
-    chart = chart.encode(
+    body = alt.Chart(alt.Data(values=cells)).mark_rect(aria=False)
+    body = body.encode(
         x=alt.X("j:O", title="key j").axis(values=ticks, labelAngle=0),
         y=alt.Y("i:O", title="query i").axis(values=ticks),
         color=alt.Color("w:Q").scale(**scale).legend(title=None, orient="right"),
         tooltip=[alt.Tooltip("i:O", title="query"), alt.Tooltip("j:O", title="key"), "w:Q"],
     )
-    return Panel(title, alt.layer(chart).resolve_scale(color="independent"), {}, 2, legend=False)
+    return Panel(title, alt.layer(body).resolve_scale(color="independent"), {}, 2, legend=False)
