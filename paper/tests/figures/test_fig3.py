@@ -19,7 +19,7 @@ def rows() -> list[Row]:
     return list(fig3.rows(fig3.Plan(orders=EVEN), RunLog(None, "fig3")))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found(rows) -> dict[int, Row]:
     return {row["order"]: row for row in fig3.polynomials(rows)}
 
@@ -94,7 +94,7 @@ def test_tables_and_chart_show_all_orders(rows):
     assert "At 2qk = −2 the polynomial of order 6 is 15 % off eˣ." in [*fig3.losses(rows)]
 
 
-@pytest.mark.parametrize("order", [5, 0, 18])
-def test_odd_and_too_large_orders_are_refused(order):
-    with pytest.raises(ValueError, match=rf"even, from 2 to 16, got \[2, {order}\]"):
-        fig3.Plan(orders=(2, order))
+def test_odd_and_too_large_orders_are_refused():
+    for order in (5, 0, 18):
+        with pytest.raises(ValueError, match=rf"even, from 2 to 16, got \[2, {order}\]"):
+            fig3.Plan(orders=(2, order))

@@ -1,9 +1,8 @@
 """Table 2: the datasets have the shapes that the paper gives."""
 
 import pytest
-from numpy.testing import assert_array_equal
 
-from eattn.data import load_classification, locate
+from eattn.data import locate
 from paper.harness.experiment import result
 from paper.harness.runlog import RunLog
 from paper.tables import table2
@@ -30,14 +29,3 @@ def test_differences_from_the_paper_are_named():
     (table,) = table2.tables([row | {"train": 1, "test": 2}])
     assert table.lines == [["JapaneseVowels", "12 / 12", "30 / 29", "9 / 9", "1", "2"]]
     assert table.notes == ["Different from the paper: JapaneseVowels."]
-
-
-@pytest.mark.parametrize(("name", "shift"), [("SCP1", 6), ("SCP2", 7)])
-def test_channels_of_scp_are_one_shifted_signal(name, shift):
-    """The archive distributes channel k as channel 0 shifted by k times `shift` samples."""
-    if locate(name, "train") is None:
-        pytest.skip(f"{name} is not on this machine")
-    data = load_classification(name, "train", download=False)
-    for x in data.X:
-        for k in range(1, data.channels):
-            assert_array_equal(x[k, : -shift * k], x[0, shift * k :])
