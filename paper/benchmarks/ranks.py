@@ -23,7 +23,6 @@ from torch import Tensor
 
 from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
-from paper.harness.chart import BLUE, Chart, Look, lines
 from paper.harness.measure import Candidate, interleave, time_once
 from paper.harness.peak import DiedError
 from paper.harness.runlog import Key, Row, RunLog, find_row
@@ -228,16 +227,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     yield Table("All-gather among the processes", ["bytes from each", *quantiles], body)
 
 
-def draw(rows: Sequence[Row]) -> Chart:
-    """Draw the time of a message along its size."""
-    points = [
-        {"series": "all-gather", "x": row["bytes"], "y": 1e3 * row["p50"]}
-        for row in rows
-        if row["what"] == "gather"
-    ]
-    looks, x = {"all-gather": Look(BLUE)}, "bytes from each process"
-    panel = lines("Time of a message", points, x=x, y="ms", log="xy", looks=looks, columns=6)
-    return Chart([panel])
+def draw(rows: Sequence[Row]) -> None:
+    """Draw nothing: the tables are enough."""
 
 
 if __name__ == "__main__":

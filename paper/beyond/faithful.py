@@ -34,6 +34,7 @@ TITLE = "Faithful in linear time"
 PAPER: dict[str, Any] = {}
 EXACT = "ea"
 FAITHFUL = Quadrature(25)
+IN_RANGE = ("ea-6+norm", "ea-6+bandwidth", "ea-6+center")  # keep q and k near 0
 SWAPPED = (FAITHFUL, Taylor(6))  # expansions that run the weights of exact EA
 DEFAULTS = {"shape": (4, 512, 64)}  # rows of errors do not store this value
 SHADES = (SKY, BLUE, GREEN, VERMILLION, PURPLE)
@@ -49,14 +50,7 @@ class Plan:
     shape: Shape = DEFAULTS["shape"]  # for errors
     timed: Shape = (1, 16384, 768)
     rounds: int = 10
-    mixers: tuple[str, ...] = (
-        "ea-6",
-        f"ea-{FAITHFUL}",
-        EXACT,
-        "ea-6+norm",
-        "ea-6+bandwidth",
-        "ea-6+center",
-    )
+    mixers: tuple[str, ...] = ("ea-6", f"ea-{FAITHFUL}", EXACT, *IN_RANGE)
     sets: tuple[str, ...] = ("JapaneseVowels", "UWaveGestureLibrary")
     series: tuple[str, ...] = ("ETTh2",)
     seeds: int = 5

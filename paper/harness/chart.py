@@ -127,6 +127,8 @@ class Chart:
         looks = {name: look for panel in self.panels for name, look in panel.looks.items()}
         shown = pictures and len(self.legend) > 1
         _fill_in(spec, looks, {"values": list(self.legend), "title": None} if shown else None)
+        if pictures:
+            _remove_hover(spec)
         return spec
 
 
@@ -173,16 +175,24 @@ def lines(
 
 
 def dots(
-    title: str, points: Iterable[Point], *, y: str, looks: Looks = LOOKS, columns: int = 3
+    title: str,
+    points: Iterable[Point],
+    *,
+    y: str,
+    log: bool = False,
+    looks: Looks = LOOKS,
+    columns: int = 3,
 ) -> Panel:
     """Draw a dot per series at each category `x`, and a rule from `low` to `high`."""
     points = list(points)
     looks = present(points, looks)
     order = list(dict.fromkeys(point["x"] for point in points))
+    narrow = {"type": "log", "nice": False, "padding": 12}
+    scale: dict[str, Any] = narrow if log else {"zero": False}
     chart = base(points).encode(
         x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0),
         xOffset=alt.XOffset("series:N", sort=list(looks)),
-        y=alt.Y("y:Q", title=y).scale(zero=False),
+        y=alt.Y("y:Q", title=y).scale(**scale),
         color="series:N",
     )
     rules = chart.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
@@ -260,3 +270,11 @@ def _fill_in(node: Any, looks: Looks, legend: Mapping[str, Any] | None) -> None:
             child |= {"scale": {"domain": list(looks), "range": ranges[key]}, "legend": legend}
         elif key != "data" and isinstance(child, (dict, list)):
             _fill_in(child, looks, legend)
+
+
+def _remove_hover(node: dict[str, Any]) -> None:
+    """Remove the invisible points of `lines`, which are most of a picture's bytes."""
+    for name in {"layer", "hconcat", "vconcat"} & node.keys():
+        node[name] = [part for part in node[name] if part.get("mark", {}).get("opacity") != 0]
+        for part in node[name]:
+            _remove_hover(part)

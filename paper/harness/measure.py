@@ -110,6 +110,11 @@ def exponent(x: Iterable[float], y: Iterable[float]) -> float:
     return float(np.polyfit(np.log(list(x)), np.log(list(y)), 1)[0])
 
 
+def significant(values: Iterable[float], digits: int) -> list[float]:
+    """Round values to a number of digits, which keeps run logs of whole curves small."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
 def now() -> str:
     """Return the current time in UTC as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

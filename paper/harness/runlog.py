@@ -17,7 +17,7 @@ Row = dict[str, Any]
 Key = Mapping[str, Any]
 Report = Callable[[int, int, str], None]
 
-DERIVED = ("finished", "ratio")  # stored by earlier versions, computed now
+DERIVED = ("finished", "ratio", "exponent", "message")  # stored by earlier versions, computed now
 
 
 class RunLog:

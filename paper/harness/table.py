@@ -81,6 +81,12 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.{2 if value < 1 else 3}g}"
 
 
+def percent(share: float) -> str:
+    """Format a share in percent with at least two digits: `639 %`, `9.3 %`."""
+    value = 100 * share
+    return f"{value:,.0f} %" if value >= 10 else f"{value:.2g} %"
+
+
 def source(row: dict[str, str]) -> str:
     """Return where and when a row was measured."""
     return f"{row['hardware']}, torch {row['torch']}, {row['date'][:10]}."

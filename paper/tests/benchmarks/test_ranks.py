@@ -40,7 +40,6 @@ def test_the_target_is_judged_at_its_shape_only(log):
     steps, messages = ranks.tables(log.rows)
     assert [cells[0] for cells in steps.lines] == ["1", "2"]
     assert [cells[0] for cells in messages.lines] == ["64", "4,096"]
-    assert list(ranks.draw(log.rows).legend) == ["all-gather"]
 
 
 def test_published_rows_belong_to_the_full_plan():
