@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from eattn.data import cuts, load_forecasting, windows
+from eattn.data import load_forecasting
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
 from eattn.nn.embedding import FIELDS
@@ -29,6 +29,7 @@ from paper.bench.measure import Row
 from paper.bench.target import Promise, Rows
 from paper.report import table4 as report
 from paper.reproduce.pool import run_all
+from paper.tables.windows import cuts, windows
 
 WINDOW = 6
 SPLITS = ("chronological", "random")

@@ -141,9 +141,9 @@ def test_a_model_is_overwritten_by_force_only(trained, tmp_path):
 FILES = {
     "empty": ("", "train.ts is empty"),
     "no data": ("@classLabel true a\n", "train.ts has no line @data"),
-    "no cases": ("@classLabel true a\n@data\n", "train.ts has no cases"),
-    "ragged": ("@data\n1,2:3,4:a\n1,2:3:b\n", "train.ts, line 3: channel 2 has 1 values"),
-    "a word": ("@data\n1,2:a\n1,x:b\n", "train.ts, line 3: .* got 'x'"),
+    "no cases": ("@classLabel true a\n@data\n", "train.ts has no samples"),
+    "ragged": ("@data\n1,2:3,4:a\n1,2:3:b\n", "train.ts, line 3: Channel 1 in case 2"),
+    "a word": ("@data\n1,2:a\n1,x:b\n", "train.ts, line 3: could not .* 'x'"),
     "one class": ("@data\n1,2:a\n3,4:a\n", "train.ts has one class only, 'a'"),
     "no labels": ("@classLabel false\n@data\n1,2\n3,4\n", "train.ts has no class labels"),
     "nothing known": ("@data\n?,?:a\n?,?:b\n", "train.ts: X must hold values, got none"),

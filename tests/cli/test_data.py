@@ -1,7 +1,8 @@
-"""`eattn data`: what it prints, and that listing never downloads."""
+"""`eattn data`: its output, and that listing never downloads."""
 
 import gzip
 import re
+from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
@@ -25,8 +26,9 @@ def folder(tmp_path, monkeypatch):
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("nothing may be downloaded")
 
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    monkeypatch.setattr("eattn.data.locate.cache_dir", lambda: tmp_path / "cache")
+    locate = import_module("eattn.data.locate")  # eattn.data.locate is its function
+    monkeypatch.setattr(locate, "fetch", refuse)
+    monkeypatch.setattr(locate, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.delenv("EATTN_DATA", raising=False)
     folder = tmp_path / "data"
     (folder / "ETTh2").mkdir(parents=True)
@@ -42,33 +44,31 @@ def cells(output: str, name: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())[1:]
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["get"], ["show"]], ids=" ".join)
-def test_every_command_has_help_with_an_example(command):
-    assert "Example: eattn data" in run(*command, "--help")
-
-
-def test_list_counts_table_2_in_the_data_with_the_papers_values_beside(folder):
+def test_list_prints_the_shape_of_each_dataset(folder):
     output = run("list", "--data-dir", folder)
-    assert cells(output, "JAP") == ["12 (12)", "7–29 (29)", "9 (9)", "270", "370"]
-    assert cells(output, "ETTh2")[:3] == ["3", "2", "every 1 h"]
+    assert cells(output, "JAP") == ["12", "7–29", "9", "270", "370"]
+    assert cells(output, "ETTh2")[:3] == ["3", "2", "h"]
     assert cells(output, "ETTh2")[-1] == "OT"
 
 
-def test_list_says_where_each_set_is_or_how_to_get_it(folder, monkeypatch):
+def test_list_prints_where_datasets_are_or_how_to_get_them(folder, monkeypatch):
     monkeypatch.setenv("EATTN_DATA", str(folder))
     said = dict(
         line.split(None, 1) for line in run("list").splitlines() if "," in line or ":" in line
     )
     assert said["ETTh2"] == f"data folder, {folder / 'ETTh2'}"
     assert said["JapaneseVowels"].startswith("aeon, ")
-    assert said["ETTm1"] == "not here: eattn data get ETTm1"
+    assert said["ETTm1"] == "not on this machine: eattn data get ETTm1"
 
 
-def test_list_says_so_where_there_is_nothing_of_a_kind(folder):
-    assert "Forecasting\n  none is here\n" in run("list", "--data-dir", folder.parent)
+def test_list_needs_every_split_of_a_dataset(folder):
+    (folder.parent / "UWaveGestureLibrary_TRAIN.ts").write_text("@data\n1:a\n")
+    output = run("list", "--data-dir", folder.parent)
+    assert "Forecasting\n  none found\n" in output
+    assert "not on this machine: eattn data get UWaveGestureLibrary" in output
 
 
-def test_list_goes_on_past_a_file_it_cannot_read_and_then_fails(folder):
+def test_list_continues_after_an_unreadable_file_and_fails(folder):
     (folder / "ETTm2.csv").write_text("date,OT\n2016-07-01,1\n2016-07-02,x\n")
     result = CliRunner().invoke(app, ["list", "--data-dir", str(folder)], env={"COLUMNS": "200"})
     assert "ETTm2.csv, line 3, column 'OT'" in result.output
@@ -76,29 +76,29 @@ def test_list_goes_on_past_a_file_it_cannot_read_and_then_fails(folder):
     assert str(result.exception) == "cannot read ETTm2"
 
 
-def test_get_prints_where_a_set_is_that_is_here_already(folder, monkeypatch):
+def test_get_prints_the_paths_of_existing_datasets(folder, monkeypatch):
     monkeypatch.setenv("EATTN_DATA", str(folder))
     output = run("get", "etth2", "JAP").splitlines()
     assert output[0] == f"ETTh2: {folder / 'ETTh2' / 'ETTh2.csv.gz'}"
     assert [line.split("_")[-1] for line in output[1:]] == ["TRAIN.ts", "TEST.ts"]
 
 
-def test_get_refuses_a_wrong_name_before_it_gets_anything(folder):
+def test_get_checks_all_names_first(folder):
     with pytest.raises(ValueError, match="did you mean Traffic"):
         run("get", "UWG", "Trafic")
 
 
-def test_show_tells_what_a_table_contains(folder):
+def test_show_describes_a_table(folder):
     output = run("show", folder / "ETTh2" / "ETTh2.csv.gz")
     facts = dict(line.split(None, 1) for line in output.splitlines()[:5])
     assert facts["rows"].strip() == "3"
-    assert facts["step"] == "every 1 h"
+    assert facts["step"] == "h"
     assert facts["time"] == "date, 2016-07-01 00:00:00 to 2016-07-01 02:00:00"
     assert cells(output, "HUFL") == ["none", "1", "3", "5"]
     assert cells(output, "OT") == ["1 of 3", "2", "2", "2 (constant)"]
 
 
-def test_show_tells_several_series_and_text_apart(tmp_path):
+def test_show_describes_several_series_and_text(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text(
         "unique_id,ds,y,town\na,2020-01-01,1,Rome\na,2020-01-02,2,Rome\nb,2020-01-01,3,x\n"
@@ -108,14 +108,14 @@ def test_show_tells_several_series_and_text_apart(tmp_path):
     assert "text in town" in output
 
 
-def test_show_tells_what_a_ts_file_contains(tmp_path):
+def test_show_describes_a_ts_file(tmp_path):
     path = tmp_path / "toy.ts"
     path.write_text("@classLabel true yes no never\n@data\n1,2:3,4:yes\n1,?,3:4,5,6:no\n7:8:no\n")
     output = run("show", path)
     facts = dict(line.split(None, 1) for line in output.splitlines()[:6])
     assert facts == {
-        "set": "toy",
-        "cases": "3",
+        "dataset": "toy",
+        "samples": "3",
         "channels": "2",
         "length": "1–3",
         "missing": "1 of 12",
@@ -131,15 +131,30 @@ def test_show_tells_what_a_ts_file_contains(tmp_path):
         ("@classLabel false\n@data\n1\n", "none"),
     ],
 )
-def test_show_tells_targets_and_the_lack_of_labels(tmp_path, text, said):
+def test_show_describes_targets_and_missing_labels(tmp_path, text, said):
     path = tmp_path / "toy.ts"
     path.write_text(text)
     assert run("show", path).splitlines()[-1].endswith(said)
 
 
-def test_show_takes_the_name_of_the_time_column(tmp_path):
+def test_show_accepts_the_name_of_the_time_column(tmp_path):
     path = tmp_path / "toy.csv"
     path.write_text("a,b,x\n2020-01-01,2021-01-01,1\n")
     assert "b, 2021-01-01 00:00:00" in run("show", path, "--time", "b")
     with pytest.raises(ValueError, match="several columns of times"):
         run("show", path)
+
+
+@pytest.mark.parametrize(
+    ("times", "step"),
+    [
+        (["2020-01-01 00:00", "2020-01-01 00:15", "2020-01-01 00:30"], "15min"),
+        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-07"], "D, 1 of 3 steps differ"),
+        (["2020-01-01"], "one row"),
+        (["1990", "1995", "2000", "2001"], "5, 1 of 3 steps differ"),
+    ],
+)
+def test_show_prints_the_most_frequent_step(tmp_path, times, step):
+    path = tmp_path / "toy.csv"
+    path.write_text("ds,y\n" + "".join(f"{time},1\n" for time in times))
+    assert dict(line.split(None, 1) for line in run("show", path).splitlines()[:4])["step"] == step

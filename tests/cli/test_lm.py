@@ -144,7 +144,7 @@ def test_two_processes_of_torchrun_learn_what_one_does(folder, tmp_path):
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (["--text", "gone.txt"], "there is none at gone.txt"),
+        (["--text", "gone.txt"], "gone.txt does not exist"),
         (["--mixer", "sax"], "unknown mixer 'sax'"),
         (["--tokenizer", "words"], "tokenizer must be 'bytes' or 'bpe', got 'words'"),
         (["--epochs", "1"], "give either steps or epochs"),

@@ -14,7 +14,7 @@ def packed(length: int = 4) -> Packed:
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
-def test_rows_in_order_are_the_documents_and_no_padding(length):
+def test_rows_are_the_documents_without_padding(length):
     rows = packed(length)
     whole = [token for document in DOCUMENTS for token in (END, *document)]
     found = rows.rows(range(len(rows)))
@@ -22,16 +22,11 @@ def test_rows_in_order_are_the_documents_and_no_padding(length):
     assert found.labels.tolist() == [*whole[1:], END]
     assert rows.tokens == len(whole)
     assert len(rows) == -(-len(whole) // length)
-
-
-@pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
-def test_a_sequence_begins_at_each_row_and_at_each_document_and_nowhere_else(length):
-    rows = packed(length)
-    every = rows.rows(range(len(rows)))
-    documents = np.flatnonzero(every.tokens == END)
+    # A sequence begins at each row and at each document.
+    documents = np.flatnonzero(found.tokens == END)
     expected = sorted({*range(0, rows.tokens, length), *documents.tolist(), rows.tokens})
-    assert every.cu_seqlens.tolist() == expected
-    assert every.cu_seqlens.dtype == np.int32
+    assert found.cu_seqlens.tolist() == expected
+    assert found.cu_seqlens.dtype == np.int32
 
 
 def test_rows_may_come_in_any_order():
@@ -45,13 +40,13 @@ def test_rows_may_come_in_any_order():
     assert len(rows.rows([6]).tokens) == 3
 
 
-def test_a_text_is_held_in_as_few_bytes_as_its_tokens_allow():
+def test_stream_uses_the_smallest_integer_type():
     assert packed().stream.dtype == np.uint8
     assert Packed([[1]], length=2, end=256).stream.dtype == np.uint16
     assert Packed([[70_000]], length=2, end=256).stream.dtype == np.uint32
 
 
-def test_bad_input_is_named():
+def test_invalid_input_raises():
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         Packed([[1]], length=0, end=0)
     with pytest.raises(ValueError, match="documents must not be empty"):

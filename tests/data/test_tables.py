@@ -1,4 +1,4 @@
-"""Tables of the user's own: columns found, and what is wrong named with line and column."""
+"""Tables: how columns are found and read, and errors with line and column."""
 
 import gzip
 import sys
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from eattn.data import read_table
+from eattn.data import load_forecasting, read_table
 
 GOOD = "date,load,OT\n2020-01-01 00:00,1,2.5\n2020-01-01 01:00,,-3\n2020-01-01 02:00,3,4e2\n"
 
@@ -28,7 +28,7 @@ def hours(*numbers: int) -> list[pd.Timestamp]:
     return [pd.Timestamp(2020, 1, 1, number) for number in numbers]
 
 
-def test_times_become_ds_and_the_rest_numbers(csv):
+def test_times_become_ds_and_other_columns_numbers(csv):
     table = read_table(csv(GOOD))
     assert (table.name, table.time, table.columns) == ("toy", "date", ["load", "OT"])
     assert list(table.frame.columns) == ["ds", "load", "OT"]
@@ -40,14 +40,15 @@ def test_times_become_ds_and_the_rest_numbers(csv):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["unix", "windows"])
-def test_delimiters_line_ends_marks_and_gzip_change_nothing(csv, delimiter, end):
+def test_delimiters_line_ends_and_gzip_change_nothing(csv, delimiter, end):
     expected = read_table(csv(GOOD)).frame
-    text = "\ufeff" + GOOD.replace(",", delimiter).replace("\n", end + end)  # and blank lines
+    text = GOOD.replace(",", f" {delimiter}", 2).replace(",", delimiter)
+    text = "\ufeff" + text.replace("\n", end + end)  # and blank lines
     for path in (csv(text, "a.txt"), csv(gzip.compress(text.encode()), "a.csv.gz")):
         pd.testing.assert_frame_equal(read_table(path).frame, expected)
 
 
-def test_parquet_is_the_same_table_with_its_times_in_a_column_or_the_index(csv, tmp_path):
+def test_parquet_is_read_with_times_as_column_or_index(csv, tmp_path):
     expected = read_table(csv(GOOD))
     frame = expected.frame.rename(columns={"ds": "date"})
     late = frame.set_index(frame.index + 7)  # as a slice of a longer frame has it
@@ -59,7 +60,7 @@ def test_parquet_is_the_same_table_with_its_times_in_a_column_or_the_index(csv, 
         pd.testing.assert_frame_equal(table.frame, expected.frame)
 
 
-def test_quotes_may_hold_delimiters_and_ends_of_lines(csv):
+def test_quoted_cells_may_hold_delimiters_and_line_ends(csv):
     text = '"date","a, b","note"\n2020-01-01,1,"two\nlines"\n2020-01-02,"x",""\n'
     with pytest.raises(ValueError, match="line 4, column 'a, b' must be a finite number, got 'x'"):
         read_table(csv(text))
@@ -68,16 +69,12 @@ def test_quotes_may_hold_delimiters_and_ends_of_lines(csv):
         read_table(csv(text.replace('"x"', "2,5")))
 
 
-def test_blanks_around_names_do_not_count(csv):
-    assert read_table(csv(GOOD.replace("load,OT", "load , OT"))).columns == ["load", "OT"]
-
-
-def test_with_a_target_only_that_is_kept(csv):
+def test_other_columns_than_the_target_are_dropped(csv):
     table = read_table(csv(GOOD.replace(",1,", ",one,")), target="OT")
     assert (table.target, table.columns) == ("OT", ["OT"])
 
 
-def test_columns_of_text_and_without_a_name_are_left_out(csv):
+def test_text_and_unnamed_columns_are_left_out(csv):
     text = ",date,city,x\n0,2020-01-01,Rome,1\n1,2020-01-02,Oslo,2\n"
     table = read_table(csv(text))
     assert (table.columns, table.text) == (["x"], ("city",))
@@ -96,7 +93,7 @@ def test_columns_of_text_and_without_a_name_are_left_out(csv):
         ("", "2020-01-01 00:00", "2020-01-01 01:00"),  # an index that pandas wrote out
     ],
 )
-def test_times_are_found_and_read_however_written(csv, header, first, second):
+def test_times_are_found_in_many_formats(csv, header, first, second):
     table = read_table(csv(f"{header},x,kind\n{first},1,a\n{second},2,b\n"))
     assert list(table.frame["ds"]) == hours(0, 1)
     assert table.frame["ds"].dtype == "datetime64[ns]"
@@ -111,18 +108,18 @@ def test_times_are_found_and_read_however_written(csv, header, first, second):
         (["20200102", "20200103"], "2020-01-02"),
     ],
 )
-def test_the_order_of_day_and_month_is_the_one_that_fits_all_rows(csv, cells, day):
+def test_order_of_day_and_month_fits_all_rows(csv, cells, day):
     table = read_table(csv("date,x\n" + "".join(f"{cell},1\n" for cell in cells)))
     assert table.frame["ds"].iloc[0] == pd.Timestamp(day)
 
 
-def test_a_usual_name_decides_between_columns_of_times(csv):
+def test_usual_name_decides_between_time_columns(csv):
     path = csv("made,DS,x\n2020-01-02,2020-01-01,1\n2020-01-03,2020-01-02,2\n")
     assert read_table(path).time == "DS"
     assert read_table(path, "made").time == "made"
 
 
-def test_several_series_are_told_apart(csv):
+def test_several_series_are_identified(csv):
     text = "{},ds,y\nb,2020-01-01,1\na,2020-01-01,2\nb,2020-01-02,3\na,2020-01-02,4\n"
     for table in (
         read_table(csv(text.format("unique_id"))),
@@ -148,6 +145,7 @@ def test_several_series_are_told_apart(csv):
         ("date,x\n2020-01-01,1\n2020-01-02,b\n", "line 3, column 'x' must be .* got 'b'"),
         ("date,x\n2020-01-01,1\n2020-01-02,-inf\n", "line 3, column 'x' .* got '-inf'"),
         ("date,x\n2020-01-01,1\n,2\n", "line 3: the time in column 'date' is missing"),
+        ("date,x\n20200101,1\n20201399,2\n", "line 3, column 'date' .* got '20201399'"),
         ("date,x\n2020-01-01,1\nsoon,2\n", "line 3, column 'date' must be a time .* got 'soon'"),
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
         ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
@@ -155,8 +153,8 @@ def test_several_series_are_told_apart(csv):
         ("time,x\n1,1\n1,2\n", "line 3: 1 is there already, in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
-        ("a,b\n1,x\n2,y\n", "has no column of times, its columns are a, b: say which"),
-        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: say which"),
+        ("a,b\n1,x\n2,y\n", "has no column of times, only a, b: name one"),
+        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: name one"),
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
             "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
@@ -173,7 +171,7 @@ def test_several_series_are_told_apart(csv):
         (b"date,x\n2020-01-01,1\x00\n", "toy.csv is not text; tables must be CSV"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(csv, text, reason):
+def test_errors_name_line_and_column(csv, text, reason):
     with pytest.raises(ValueError, match=reason) as caught:
         read_table(csv(text))
     assert str(caught.value).count("\n") == 0
@@ -190,30 +188,27 @@ def test_what_is_wrong_is_named_with_its_place(csv, text, reason):
     ],
     ids=str,
 )
-def test_a_column_that_will_not_do_is_named(csv, options, reason):
+def test_wrong_column_names_raise(csv, options, reason):
     with pytest.raises(ValueError, match=reason):
         read_table(csv(GOOD), **options)
 
 
 @pytest.mark.parametrize(("column", "first"), [("ds", 7), ("year", 1999)])
-def test_times_may_be_whole_numbers(csv, column, first):
+def test_times_may_be_integers(csv, column, first):
     table = read_table(csv(f"{column},y\n{first},1\n{first + 1},2\n"), time=column)
     assert table.frame["ds"].dtype == "int64"
     assert list(table.frame["ds"]) == [first, first + 1]
 
 
-def test_a_second_column_called_ds_is_refused(csv):
+def test_second_column_called_ds_raises(csv):
     with pytest.raises(ValueError, match="rename column 'ds'"):
         read_table(csv("when,ds\n2020-01-01,1\n"), time="when")
 
 
-def test_a_damaged_parquet_file_is_named(csv):
+def test_parquet_errors_name_the_row(csv):
+    path = csv("not this", "toy.parquet")
     with pytest.raises(ValueError, match=r"toy.parquet is not a parquet file"):
-        read_table(csv("not this", "toy.parquet"))
-
-
-def test_a_bad_cell_of_a_parquet_file_is_named_by_its_row(tmp_path):
-    path = tmp_path / "toy.parquet"
+        read_table(path)
     times = pd.to_datetime(["2020-01-01", "2020-01-02"])
     pd.DataFrame({"ds": times, "y": ["1", "b"]}).to_parquet(path)
     with pytest.raises(ValueError, match="row 2, column 'y' must be a finite number, got 'b'"):
@@ -222,5 +217,22 @@ def test_a_bad_cell_of_a_parquet_file_is_named_by_its_row(tmp_path):
 
 def test_without_pandas_the_extra_is_named(csv, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"eattn\[timeseries\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pandas is not installed.*eattn\[timeseries\]"):
         read_table(csv(GOOD))
+
+
+@pytest.mark.parametrize("file", ["Traffic/traffic.csv", "traffic_OT.csv"])
+def test_traffic_is_loaded_complete_or_reduced(tmp_path, file):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("date,0,1,OT\n2016-07-01 02:00:00,1,2,3\n2016-07-01 03:00:00,4,5,6\n")
+    table = load_forecasting("traffic", data_dir=tmp_path)
+    assert (table.name, table.target) == ("Traffic", "OT")
+    assert table.columns == ["0", "1", "OT"]
+    assert table.frame["OT"].tolist() == [3, 6]
+
+
+def test_dataset_without_its_target_raises(tmp_path):
+    (tmp_path / "ETTh1.csv").write_text("date,OT,x\n2016-07-01,none at all,1\n")
+    with pytest.raises(ValueError, match=r"ETTh1.csv must have a column 'OT' of numbers"):
+        load_forecasting("ETTh1", data_dir=tmp_path)

@@ -1,8 +1,9 @@
 """Files that commands write: never over others by chance, and whole or not at all."""
 
-import os
 import sys
 from pathlib import Path
+
+from eattn import _io
 
 
 def check_out(option: str, out: Path | None, *, force: bool) -> None:
@@ -21,9 +22,4 @@ def write_text(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
         return
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    _io.write_text(out, text)

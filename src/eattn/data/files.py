@@ -1,4 +1,4 @@
-"""Files as they lie there: plain or gzipped."""
+"""Read files that may be gzipped."""
 
 import gzip
 import zlib
@@ -6,16 +6,16 @@ from pathlib import Path
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a file, unpacked if its name ends in .gz."""
+    """Read a file, decompressed if its name ends with .gz."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
         with gzip.open(path) as file:
             return file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+        raise ValueError(f"{path} is not a complete gzip file: {error}") from error
 
 
 def stem(path: Path) -> str:
-    """`GunPoint_TRAIN` of GunPoint_TRAIN.ts.gz."""
+    """Return the file name without its extension, and without .gz."""
     return Path(path.name.removesuffix(".gz")).stem

@@ -1,140 +1,111 @@
-"""CSV and parquet files as frames of what they say, with the place of each row in the file.
+"""Read CSV and parquet files into data frames that know where each row is in the file.
 
-pandas parses the values. The shape of a CSV is checked first, because pandas fills short rows up
-without a word, and because its messages count rows where a reader of the file counts lines.
+pandas parses the values. The shape of a CSV file is checked first, because pandas fills short rows
+silently and its messages count rows instead of lines.
 """
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
+from eattn._checks import need, need_pandas
 from eattn.data.files import read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PARQUET = (".parquet", ".pq")
-DELIMITERS = ",;\t"
-Place = Callable[[int], str]  # where a row of the frame is in the file
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a file, numbered from 0. `lines` are their lines in a CSV file."""
+
+    frame: "pd.DataFrame"
+    path: Path
+    lines: Sequence[int] | None = None
+
+    def where(self, row: int) -> str:
+        """Return the place of a row: its line in a CSV file, its number in a parquet file."""
+        return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
+
+    def fail(self, column: str, row: int, wanted: str) -> NoReturn:
+        """Raise an error about a cell."""
+        got = str(self.frame[column].iloc[row])
+        raise ValueError(
+            f"{self.path}, {self.where(row)}, column {column!r} must be {wanted}, got {got!r}"
+        )
+
+    def check_complete(self, column: str, meaning: str) -> None:
+        """Raise if a cell of the column is empty."""
+        missing = self.frame[column].isna().to_numpy()
+        if missing.any():
+            where = self.where(int(missing.argmax()))
+            raise ValueError(f"{self.path}, {where}: the {meaning} in column {column!r} is missing")
 
 
-def read_rows(path: Path) -> tuple["pd.DataFrame", Place]:
-    """All rows of a file, numbered from 0; a parquet file's index becomes a column."""
-    return _read_parquet(path) if path.suffix in PARQUET else _read_csv(path)
+def read_rows(path: Path) -> Rows:
+    """Read a parquet file, whose index becomes a column, or a CSV file."""
+    return _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path)
 
 
-def need_pandas() -> Any:
-    """pandas, or an error that says what to install."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'tables need pandas, which is not here: pip install "eattn[timeseries]"'
-        ) from error
-    return pandas
-
-
-def check_given(what: str, values: "pd.Series[Any]", path: Path, place: Place) -> None:
-    """That no cell of a column is empty which must not be."""
-    missing = values.isna()
-    if missing.any():
-        row = place(int(missing.to_numpy().argmax()))
-        raise ValueError(f"{path}, {row}: the {what} in column {values.name!r} is missing")
-
-
-def _read_parquet(path: Path) -> tuple["pd.DataFrame", Place]:
+def _read_parquet(path: Path) -> Rows:
     pandas = need_pandas()
+    need("pyarrow", extra="timeseries")
     try:
         frame = pandas.read_parquet(path)
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'parquet needs pyarrow, which is not here: pip install "eattn[timeseries]"'
-        ) from error
-    except ValueError as error:  # pyarrow's own are of this kind
+    except ValueError as error:  # the base of pyarrow's errors
         raise ValueError(f"{path} is not a parquet file: {error}") from error
-    index = frame.index
-    plain = index.name is None and not isinstance(index, pandas.DatetimeIndex)
-    frame = frame.reset_index(drop=plain)
+    named = frame.index.name is not None or isinstance(frame.index, pandas.DatetimeIndex)
+    frame = frame.reset_index(drop=not named)
     if frame.empty:
         raise ValueError(f"{path} has no rows")
-    frame.columns = [str(name) for name in frame.columns]
-    return frame, lambda row: f"row {row + 1}"
+    return Rows(frame.rename(columns=str), path)
 
 
-def _read_csv(path: Path) -> tuple["pd.DataFrame", Place]:
+def _read_csv(path: Path) -> Rows:
+    pandas = need_pandas()
     content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
     if not content.strip():
         raise ValueError(f"{path} is empty")
     if b"\0" in content:
         raise ValueError(f"{path} is not text; tables must be CSV or, as name.parquet, parquet")
     try:
-        content.decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error
-    delimiter = _delimiter(content)
-    lines = _check_shape(content, delimiter, path)
-    pandas = need_pandas()
+    # csv.Sniffer would also take letters for delimiters.
+    delimiter = max(",;\t", key=text.lstrip().splitlines()[0].count)
     try:
-        frame = pandas.read_csv(
-            io.BytesIO(content), sep=delimiter, na_values=["?"], low_memory=False
-        )
-    except pandas.errors.ParserError as error:  # such as a quote that is never closed
+        lines = _check_shape(text, delimiter, path)
+        frame = pandas.read_csv(io.StringIO(text), sep=delimiter, na_values=["?"], low_memory=False)
+    except (csv.Error, pandas.errors.ParserError) as error:  # such as an open quote
         raise ValueError(f"{path}: {str(error).strip()}") from error
-    frame.columns = [name.strip() for name in frame.columns]
-    return frame, lambda row: f"line {lines[row]}"
+    return Rows(frame.rename(columns=str.strip), path, lines)
 
 
-def _delimiter(content: bytes) -> str:
-    """The most frequent in the first line; csv.Sniffer would take letters for delimiters too."""
-    first = content.lstrip().splitlines()[0].decode()
-    return max(DELIMITERS, key=first.count)
-
-
-def _check_shape(content: bytes, delimiter: str, path: Path) -> list[int]:
-    """The line of each row, all of them as wide as the header."""
-    text = (line.decode() for line in content.splitlines(keepends=True))
-    rows = csv.reader(text, delimiter=delimiter)
-    try:
-        header = [name.strip() for name in next(row for row in rows if any(row))]
-        _check_header(header, path, rows.line_num)
-        widths = list(_widths(content, delimiter))
-    except csv.Error as error:
-        raise ValueError(f"{path}: {error}") from error
-    for line, width in widths:
-        if width != len(header):
-            raise ValueError(
-                f"{path}, line {line}: {width} cells, the header names {len(header)} columns"
-            )
-    if len(widths) == 1:
-        raise ValueError(f"{path} has a header and no rows")
-    return [line for line, _ in widths[1:]]
-
-
-def _widths(content: bytes, delimiter: str) -> Iterator[tuple[int, int]]:
-    """The line, and the number of cells, of each row that is not blank."""
-    lines = content.splitlines(keepends=True)
-    if b'"' not in content:  # much faster, which is felt with the 862 columns of Traffic
-        sign = delimiter.encode()
-        yield from (
-            (number, line.count(sign) + 1)
-            for number, line in enumerate(lines, 1)
-            if line.strip(b"\r\n")
-        )
-        return
-    rows = csv.reader((line.decode() for line in lines), delimiter=delimiter)
-    yield from ((rows.line_num, len(row)) for row in rows if row)
-
-
-def _check_header(header: Sequence[str], path: Path, line: int) -> None:
+def _check_shape(text: str, delimiter: str, path: Path) -> list[int]:
+    """Return the line of each row; raise unless all rows are as wide as a valid header."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    header = [name.strip() for name in next(row for row in reader if any(row))]
+    at = f"{path}, line {reader.line_num}"
     if len(header) < 2:
-        raise ValueError(
-            f"{path}, line {line} must name a time column and others, got {header[0]!r}"
-        )
+        raise ValueError(f"{at} must name a time column and others, got {header[0]!r}")
     if not any(name and not name[0].isdigit() for name in header):
-        raise ValueError(f"{path}, line {line} must name the columns, got {', '.join(header)}")
-    for number, name in enumerate(header):
-        if name and name in header[:number]:
-            raise ValueError(f"{path}, line {line}: two columns are called {name!r}")
+        raise ValueError(f"{at} must name the columns, got {', '.join(header)}")
+    if twice := [name for name in header if name and header.count(name) > 1]:
+        raise ValueError(f"{at}: two columns are called {twice[0]!r}")
+    lines = []
+    for row in reader:
+        if row and len(row) != len(header):
+            raise ValueError(
+                f"{path}, line {reader.line_num}: {len(row)} cells, "
+                f"the header names {len(header)} columns"
+            )
+        if row:
+            lines.append(reader.line_num)
+    if not lines:
+        raise ValueError(f"{path} has a header and no rows")
+    return lines

@@ -1,27 +1,41 @@
-"""Any CSV or parquet file with a time column: times that rise, and columns of numbers."""
+"""Forecasting datasets and other tables: increasing times and columns of numbers."""
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eattn._checks import need_pandas
+from eattn.data.catalog import look_up
 from eattn.data.files import stem
+from eattn.data.locate import Folder, find
 from eattn.data.parse_times import parse_times, time_column
-from eattn.data.read_csv import Place, check_given, need_pandas, read_rows
+from eattn.data.read_csv import Rows, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SERIES = "unique_id"  # the usual name of the column that tells several series apart
+SERIES = "unique_id"  # Nixtla's name of the column that identifies the series
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """`frame` has `ds`, times or whole numbers, and columns of numbers, NaN where missing.
+    """One or several time series.
 
-    `unique_id` comes second if the file holds several series; times rise within each. `time` is
-    what the file calls ds. Columns of text are left out and named in `text`.
+    Attributes
+    ----------
+    frame : DataFrame
+        Column `ds` with increasing times or integers, `unique_id` if there are several series, and
+        columns of float64, NaN where a value is missing.
+    name : str
+        Name of the file or of the dataset.
+    time : str
+        Name of the time column in the file.
+    target : str, optional
+        Column to forecast.
+    text : tuple of str
+        Columns of text, which are left out.
     """
 
     frame: "pd.DataFrame"
@@ -32,54 +46,78 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of numbers."""
+        """Names of the columns of numbers."""
         return [name for name in self.frame.columns if name not in ("ds", SERIES)]
 
 
 def read_table(
     path: str | Path, time: str | None = None, target: str | None = None, series: str | None = None
 ) -> Table:
-    """The table of a CSV (.gz too) or parquet file; what is wrong is named with line and column.
+    """Read a CSV (also gzipped) or parquet file.
 
-    `time` is found when one column alone holds times, or has a name such as date or ds. With a
-    `target` only that column is kept. `series` tells several series in one file apart, and is
-    `unique_id` if there is such a column; times must rise within each.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    time : str, optional
+        Time column. By default the one with a name such as date or ds, or the only one with times.
+    target : str, optional
+        Keep only this column of numbers.
+    series : str, optional
+        Column that identifies the series, by default `unique_id` if it exists.
+
+    Raises
+    ------
+    ValueError
+        If the file is not valid; the message names the file, the line and the column.
     """
-    path = Path(path)
-    pandas = need_pandas()
-    raw, place = read_rows(path)
-    names = list(raw.columns)
+    rows = read_rows(Path(path))
+    names = list(rows.frame.columns)
     for wanted in (time, target, series):
         if wanted is not None and wanted not in names:
             raise ValueError(f"{path} has no column {wanted!r}{_nearest(wanted, names)}")
     if series is None and SERIES in names:
         series = SERIES
-    time = time or time_column(raw, path, without=(target, series))
+    time = time or time_column(rows, without=(target, series))
     if time == target:
         raise ValueError(f"{path}: time and target must be two columns, both are {time!r}")
-    columns: dict[str, Any] = {"ds": parse_times(raw[time], path, place)}
+    columns: dict[str, Any] = {"ds": parse_times(rows, time)}
     if series is not None:
-        check_given("series", raw[series], path, place)
-        columns[SERIES] = raw[series].astype(str)
-    _check_order(columns["ds"], columns.get(SERIES), path, place)
+        rows.check_complete(series, "series")
+        columns[SERIES] = rows.frame[series].astype(str)
+    _check_order(rows, columns["ds"], columns.get(SERIES))
     text = []
-    for name in [target] if target else _others(names, time, series):
+    unnamed = [name for name in names if name.startswith("Unnamed: ")]  # an index of pandas
+    others = [name for name in names if name not in (time, series, *unnamed)]
+    for name in [target] if target else others:
         if name in columns:
             raise ValueError(f"{path}: rename column {name!r}, {time!r} will be called ds here")
-        numbers = _numbers(raw[name], path, place, always=target is not None)
+        numbers = _numbers(rows, name, may_be_text=target is None)
         if numbers is None:
             text.append(name)
         else:
             columns[name] = numbers
-    table = Table(pandas.DataFrame(columns), stem(path), time, target, tuple(text))
+    frame = need_pandas().DataFrame(columns)
+    table = Table(frame, stem(rows.path), time, target, tuple(text))
     if not table.columns:
         raise ValueError(f"{path} has no column of numbers beside {time!r}")
     return table
 
 
-def _others(names: Sequence[str], *without: str | None) -> list[str]:
-    """Less those without a name, such as an index that pandas wrote out."""
-    return [name for name in names if name not in without and not name.startswith("Unnamed: ")]
+def load_forecasting(
+    name: str,
+    *,
+    data_dir: Folder | None = None,
+    download: bool = True,
+    progress: bool = False,
+) -> Table:
+    """Load a known forecasting dataset, such as ETTh2; the options are those of `find`."""
+    known = look_up(name)
+    path = find(name, data_dir=data_dir, download=download, progress=progress)
+    table = read_table(path, time="date")
+    if known.target not in table.columns:
+        raise ValueError(f"{path} must have a column {known.target!r} of numbers")
+    return replace(table, name=known.name, target=known.target)
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
@@ -87,46 +125,33 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name.lower(), lower, n=1)
     if near:
         return f": did you mean {lower[near[0]]!r}?"
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    return f", it has {shown}"
+    return f", it has {', '.join(names[:12])}" + (", …" if len(names) > 12 else "")
 
 
-def _numbers(
-    values: "pd.Series[Any]", path: Path, place: Place, *, always: bool
-) -> "pd.Series[Any] | None":
-    """The column as float64; None when it is text throughout and need not `always` be numbers."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
-    bad = numbers.isna() & values.notna()
-    if not bad.any() and not (infinite := numbers.abs() == float("inf")).any():
-        return numbers
-    if not always and bad.any() and numbers.isna().all():
+def _numbers(rows: Rows, column: str, *, may_be_text: bool) -> "pd.Series[Any] | None":
+    """Return a column as float64, or None if all of it is text and it may be."""
+    values = rows.frame[column]
+    numbers = need_pandas().to_numeric(values, errors="coerce").astype("float64")
+    if may_be_text and numbers.isna().all() and values.notna().any():
         return None
-    row = int((bad if bad.any() else infinite).to_numpy().argmax())
-    raise ValueError(
-        f"{path}, {place(row)}, column {values.name!r} must be a finite number, "
-        f"got {str(values.iloc[row])!r}"
-    )
+    bad = ((numbers.isna() & values.notna()) | (numbers.abs() == float("inf"))).to_numpy()
+    if bad.any():
+        rows.fail(column, int(bad.argmax()), "a finite number")
+    return numbers
 
 
-def _check_order(
-    times: "pd.Series[Any]", series: "pd.Series[Any] | None", path: Path, place: Place
-) -> None:
-    """Times must rise, within each series."""
+def _check_order(rows: Rows, times: "pd.Series[Any]", series: "pd.Series[Any] | None") -> None:
+    """Raise unless the times increase within each series."""
     groups = [times] if series is None else [group for _, group in times.groupby(series)]
     for group in groups:
-        ticks = group.to_numpy()
-        wrong = ticks[1:] <= ticks[:-1]
+        wrong = group.to_numpy()[1:] <= group.to_numpy()[:-1]
         if wrong.any():
             number = int(wrong.argmax()) + 1
-            row, time = group.index[number], group.iloc[number]
-            same = group.index[:number][(group.iloc[:number] == time).to_numpy()]
-            if len(same):
-                raise ValueError(
-                    f"{path}, {place(row)}: {time} is there already, in {place(same[0])}"
-                )
-            raise ValueError(
-                f"{path}, {place(row)}: {time} comes after {group.iloc[number - 1]}; "
-                "sort the rows by time"
+            time, before = group.iloc[number], group.iloc[:number]
+            same = before.index[(before == time).to_numpy()]
+            problem = (
+                f"{time} is there already, in {rows.where(same[0])}"
+                if len(same)
+                else f"{time} comes after {before.iloc[-1]}; sort the rows by time"
             )
+            raise ValueError(f"{rows.path}, {rows.where(group.index[number])}: {problem}")

@@ -1,30 +1,43 @@
-"""`.ts` files, as the UEA and UCR archives write them: labelled cases of one or more channels.
+"""Classification datasets: `.ts` files of the UEA and UCR archives, read with aeon.
 
-Read here and not by aeon's `load_from_ts_file`, which is no faster, and which writes all labels in
-lower case, opens no .gz, takes labels that were not declared and an empty file for data, and names
-no line when it fails. A test holds the numbers to aeon's.
+aeon parses the values. Labels are taken from the lines as they are written, because aeon turns
+them into lower case, and every error names its line, which aeon does not.
 """
 
+import bisect
+import re
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eattn._checks import need
 from eattn.data.files import read_bytes, stem
 from eattn.data.locate import Folder, find
 
-COMMENTS = (b"#", b"%")
+# The file's own header comes later and wins. aeon assumes the opposite of these by default.
+DEFAULTS = ("@univariate false", "@equalLength false")
+Line = tuple[int, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """`X` holds one array [channels, length] per case, NaN where a value is missing.
+    """Labelled time series.
 
-    `y` are the labels as written; numbers where the file has @targetLabel; None without either.
-    `classes` are the declared labels in their order, or those found where none are declared.
+    Attributes
+    ----------
+    X : list of arrays, shape (channels, length)
+        One array of float64 per sample, NaN where a value is missing.
+    y : array or None
+        Labels as written; numbers if the file has @targetLabel; None without either.
+    name : str
+        Name of the dataset.
+    classes : tuple of str
+        Declared labels in their order, or the sorted labels if none are declared.
     """
 
     X: list[NDArray[np.float64]]
@@ -34,25 +47,18 @@ class Cases:
 
     @property
     def channels(self) -> int:
+        """Number of channels of every sample."""
         return len(self.X[0])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return np.array([case.shape[1] for case in self.X])
+        """Length of each sample."""
+        return np.array([x.shape[1] for x in self.X])
 
     @property
     def missing(self) -> int:
-        """How many values are missing."""
-        return sum(int(np.isnan(case).sum()) for case in self.X)
-
-
-@dataclass
-class _Header:
-    name: str
-    labelled: bool = True  # also where nothing is said, as aeon has it
-    target: bool = False
-    classes: tuple[str, ...] = ()
-    flags: dict[str, bool] = field(default_factory=dict)
+        """Number of missing values."""
+        return sum(int(np.isnan(x).sum()) for x in self.X)
 
 
 def load_classification(
@@ -63,130 +69,91 @@ def load_classification(
     download: bool = True,
     progress: bool = False,
 ) -> Cases:
-    """The cases of a set's split, as in `load_classification("JapaneseVowels", "train")`."""
+    """Load the split "train" or "test" of a known classification dataset.
+
+    The options are those of `find`.
+
+    >>> len(load_classification("JapaneseVowels", "train").X)
+    270
+    """
     return read_ts(find(name, split, data_dir=data_dir, download=download, progress=progress))
 
 
 def read_ts(path: str | Path) -> Cases:
-    """All cases of a `.ts` file, plain or gzipped; what is wrong is named with its line."""
-    reader = _Reader(Path(path))
-    header = reader.header()
-    X: list[NDArray[np.float64]] = []
-    labels: list[str] = []
-    for line in reader.lines:
-        channels = line.split(":")
-        if header.labelled or header.target:
-            labels.append(reader.label(channels, header))
-        X.append(reader.case(channels))
-        reader.compare(X[0], X[-1], header)
-    if not X:
-        raise ValueError(f"{path} has no cases after @data")
-    if header.target:
-        return Cases(X, np.array(labels, dtype=np.float64), header.name)
-    y = np.array(labels) if header.labelled else None
-    return Cases(X, y, header.name, header.classes or tuple(sorted(set(labels))))
+    """Read all samples of a `.ts` or `.ts.gz` file.
 
-
-class _Reader:
-    """The lines of a file, less comments and blank ones, and `number`, that of the last one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.number = 0
-        self.lines = self._lines(read_bytes(path))
-
-    def _lines(self, content: bytes) -> Iterator[str]:
-        if not content.strip():
-            raise ValueError(f"{self.path} is empty")
-        for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-            # Comments may be in any encoding: they are dropped before they are decoded.
-            if line.strip() and not line.lstrip().startswith(COMMENTS):
-                self.number = number
-                try:
-                    yield line.decode().strip()
-                except UnicodeDecodeError as error:
-                    self.fail(f"not UTF-8 ({error.reason})")
-
-    def fail(self, what: str) -> NoReturn:
-        raise ValueError(f"{self.path}, line {self.number}: {what}")
-
-    def header(self) -> _Header:
-        """Read on to the line @data. Keys are known in any case; others are passed over."""
-        header = _Header(stem(self.path))
-        for line in self.lines:
-            key, *values = line.split()
-            key = key.lower()
-            if key == "@data":
-                return header
-            if key == "@problemname" and values:
-                header.name = values[0]
-            elif key == "@classlabel":
-                header.labelled, header.classes = self._flag(key, values), tuple(values[1:])
-            elif key == "@targetlabel":
-                header.target = self._flag(key, values)
-                header.labelled = header.labelled and not header.target
-            elif key in ("@univariate", "@equallength"):
-                header.flags[key] = self._flag(key, values)
-            elif key == "@timestamps" and self._flag(key, values):
-                self.fail("time stamps in .ts files are not supported, only plain values")
-        raise ValueError(f"{self.path} has no line @data: it is not a .ts file, or not all of one")
-
-    def _flag(self, key: str, values: Sequence[str]) -> bool:
-        value = values[0].lower() if values else ""
-        if value not in ("true", "false"):
-            self.fail(f"{key} must be true or false, got {value!r}")
-        return value == "true"
-
-    def label(self, channels: list[str], header: _Header) -> str:
-        """Take the label off the end of a case."""
-        if len(channels) < 2:
-            self.fail("a case must end in ':' and its label")
-        label = channels.pop().strip()
-        if header.classes and label not in header.classes:
-            self.fail(f"label {label!r} is not declared, those are {', '.join(header.classes)}")
-        if header.target and not _is_number(label):
-            self.fail(f"the target must be a number, got {label!r}")
-        return label
-
-    def case(self, channels: Sequence[str]) -> NDArray[np.float64]:
-        rows = [self._values(channel, number) for number, channel in enumerate(channels, 1)]
-        for number, row in enumerate(rows, 1):
-            if len(row) != len(rows[0]):
-                self.fail(f"channel {number} has {len(row)} values, channel 1 has {len(rows[0])}")
-        case = np.array(rows)
-        if np.isinf(case).any():
-            row, place = np.argwhere(np.isinf(case))[0]
-            self.fail(
-                f"channel {row + 1}, value {place + 1} must be finite, got {case[row, place]}"
+    An invalid file raises a ValueError that names the file and the line.
+    """
+    path = Path(path)
+    lines = list(_lines(path))
+    end = next((i for i, (_, line) in enumerate(lines, 1) if line.lower() == "@data"), None)
+    if end is None:
+        raise ValueError(f"{path} has no line @data: it is not a .ts file, or it is truncated")
+    header, samples = lines[:end], lines[end:]
+    if not samples:
+        raise ValueError(f"{path} has no samples after @data")
+    tags = {line.split()[0].lower(): line.split()[1:] for _, line in header}
+    if [tag.lower() for tag in tags.get("@timestamps", ())] == ["true"]:  # aeon loses signs
+        raise ValueError(f"{path}: @timeStamps true is not supported")
+    X, y, meta = _parse(path, header, samples)
+    if meta["univariate"] and len(X[0]) > 1:
+        raise ValueError(f"{path}: @univariate is true, but samples have {len(X[0])} channels")
+    name = next(iter(tags.get("@problemname", ())), stem(path))
+    declared = tuple(tags.get("@classlabel", ())[1:])
+    labels = []
+    for x, (number, line) in zip(X, samples, strict=True):
+        values, _, label = line.rpartition(":")
+        labels.append(label.strip())
+        if np.isinf(x).any():
+            raise ValueError(f"{path}, line {number}: values must be finite, got infinity")
+        if meta["classlabel"] and not values:
+            raise ValueError(f"{path}, line {number}: a sample must end with ':' and its label")
+        if declared and labels[-1] not in declared:
+            raise ValueError(
+                f"{path}, line {number}: label {labels[-1]!r} is not declared, "
+                f"@classLabel names {', '.join(declared)}"
             )
-        return case
+    if not meta["classlabel"]:
+        return Cases(X, y if meta["targetlabel"] else None, name)
+    return Cases(X, np.array(labels), name, declared or tuple(sorted(set(labels))))
 
-    def _values(self, channel: str, number: int) -> list[float]:
+
+def _lines(path: Path) -> Iterator[Line]:
+    """Yield the lines that are neither blank nor comments, with their numbers."""
+    content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    if not content.strip():
+        raise ValueError(f"{path} is empty")
+    for number, line in enumerate(content.splitlines(), 1):
+        # Comments may be in any encoding and are not decoded.
+        if line.strip() and not line.lstrip().startswith((b"#", b"%")):
+            try:
+                yield number, line.decode().strip()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
+
+
+def _parse(path: Path, header: Sequence[Line], samples: Sequence[Line]) -> Any:
+    """Return X, y and the metadata; an error names the line at which aeon fails."""
+    load = need("aeon.datasets", extra="timeseries").load_from_ts_file
+
+    def parse(count: int) -> Any:
+        text = "\n".join([*DEFAULTS, *(line for _, line in [*header, *samples[:count]])])
+        with tempfile.TemporaryDirectory() as folder:  # aeon reads files, and only plain ones
+            Path(folder, "clean.ts").write_text(text, encoding="utf-8")
+            return load(f"{folder}/clean.ts", return_meta_data=True)
+
+    def fails(count: int) -> bool:
         try:
-            return [*map(float, channel.replace("?", "nan").split(","))]
-        except ValueError:
-            cells = channel.split(",")
-            place = next(i for i, c in enumerate(cells) if c.strip() != "?" and not _is_number(c))
-            self.fail(f"channel {number}, value {place + 1} must be a number, got {cells[place]!r}")
-
-    def compare(
-        self, first: NDArray[np.float64], case: NDArray[np.float64], header: _Header
-    ) -> None:
-        """Cases must have the same number of channels, and be what the header says they are."""
-        if header.flags.get("@univariate") and len(case) > 1:
-            self.fail(f"the header says @univariate true, this case has {len(case)} channels")
-        if len(case) != len(first):
-            self.fail(f"this case has {len(case)} channels, the first one has {len(first)}")
-        if header.flags.get("@equallength") and case.shape != first.shape:
-            self.fail(
-                f"the header says @equalLength true, this case has {case.shape[1]} values per "
-                f"channel, the first one has {first.shape[1]}"
-            )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
+            parse(count)
+        except (OSError, ValueError):
+            return True
         return False
-    return True
+
+    try:
+        X, y, meta = parse(len(samples))
+    except (OSError, ValueError) as error:
+        count = bisect.bisect_left(range(len(samples)), True, key=fails)
+        where = f"{path}, line {samples[count - 1][0]}" if count else f"{path}"
+        reason = re.sub(r"Error loading <.*?>\. ", "", str(error))
+        raise ValueError(f"{where}: {reason}") from error
+    return list(X), y, meta

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eattn._io import replace_directory
 from eattn.export import examples, metadata
 from eattn.export.graph import NEXT, Arguments, Graph, Port, need
 from eattn.timeseries import store
@@ -67,7 +68,7 @@ def save(
         graphs.append(step(model))
     except ValueError as error:
         told["without"]["step"] = str(error)
-    with store.replacing(folder) as fresh:
+    with replace_directory(folder) as fresh:
         for graph in graphs:
             tell(f"tracing the {graph.name}")
             told["graphs"][graph.name] = _write(graph, fresh, format)

@@ -6,7 +6,7 @@ While it is being trained the folder holds `checkpoint`, from which the same com
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from eattn._io import sync, write_json
 from eattn.data.text import Text
 from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
 from eattn.lm.training import Learnt, make_tokenizer
 from eattn.train import Checkpoint, CheckpointError
-from eattn.train.checkpoint import sync
 
 CHECKPOINT, HISTORY, CONFIG = "checkpoint", "training.json", "config.json"
 SETTINGS, TOKENIZER, FRESH = "settings.json", "tokenizer", "model"
@@ -60,7 +60,7 @@ def begin(out: Path, text: Text, settings: Settings) -> None:
     _remove(folder)
     folder.mkdir(parents=True)
     make_tokenizer(text, settings).save_pretrained(folder / TOKENIZER)
-    _write(folder / SETTINGS, _deciding(text, settings))  # last: without it nothing was begun
+    write_json(folder / SETTINGS, _deciding(text, settings))  # last: without it nothing was begun
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
@@ -83,7 +83,7 @@ def save(learnt: Learnt, out: Path, text: Text, settings: Settings) -> None:
     points = [asdict(point) for point in learnt.points]
     held_out = [document.name for document in text.held_out]
     about = {"settings": _deciding(text, settings), "held_out": held_out, "points": points}
-    _write(fresh / HISTORY, about)
+    write_json(fresh / HISTORY, about)
     for path in fresh.iterdir():
         sync(path)
     for old in [path for path in out.iterdir() if _is_part(path.name)]:
@@ -191,9 +191,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} is damaged, no JSON object")
     return found
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eattn._checks import need_pandas
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -56,17 +58,6 @@ def id_dtype(data: Any) -> Any:
     """What unique_id is made of."""
     frame = _with_id(data) if isinstance(data, need_pandas().DataFrame) else {}
     return frame[ID].dtype if ID in frame else np.dtype(object)
-
-
-def need_pandas() -> Any:
-    """pandas, or an error that says what to install."""
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'EAForecaster needs pandas: pip install "eattn[timeseries]"'
-        ) from error
-    return pandas
 
 
 def _from_frame(frame: "pd.DataFrame") -> list[Rows]:

@@ -3,10 +3,7 @@
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from eattn._io import replace_directory
 
 FORMAT = 1
 KINDS = ("classifier", "forecaster")
@@ -49,31 +48,9 @@ def save(
         "config": dict(config),
     }
     text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with replacing(folder) as fresh:
-        _write(fresh / WEIGHTS, weights)
-        _write(fresh / CONFIG, text.encode())
-
-
-@contextmanager
-def replacing(folder: Folder) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when all of it is written."""
-    target = Path(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside it, as a rename must stay on one disk.
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        fresh = partial / "new"
-        fresh.mkdir()
-        yield fresh
-        if target.exists():
-            os.replace(target, partial / "old")
-        os.replace(fresh, target)
-    except BaseException:
-        if (partial / "old").exists() and not target.exists():
-            os.replace(partial / "old", target)
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with replace_directory(folder) as fresh:
+        (fresh / WEIGHTS).write_bytes(weights)
+        (fresh / CONFIG).write_text(text, encoding="utf-8")
 
 
 def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -159,13 +136,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{path.parent} holds no saved model: it has no {path.name}") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _plain(x: Tensor) -> Tensor:

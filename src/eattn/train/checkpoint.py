@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from eattn._io import replace_file, sync
 from eattn.train.errors import CheckpointError, lost
 
 if TYPE_CHECKING:
@@ -45,10 +46,7 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace what is there."""
-        partial = self.path.with_suffix(".partial")
-        self._write(partial, state, self.path)
-        os.replace(partial, self.path)
-        sync(self.folder)
+        self._write(self.path, state, self.path)
         self._leave(self.path)
 
     def save_shared(
@@ -77,7 +75,6 @@ class Checkpoint:
     def _finish(self, partial: Path, whole: Path, plain: dict[str, Any]) -> None:
         """Make of the parts in a folder a checkpoint, the only one."""
         self._write(partial / PLAIN, plain, whole)
-        sync(partial)
         shutil.rmtree(whole, ignore_errors=True)
         os.replace(partial, whole)
         sync(self.folder)
@@ -136,15 +133,12 @@ class Checkpoint:
                 other.unlink(missing_ok=True)
 
     def _write(self, path: Path, state: dict[str, Any], of: Path) -> None:
-        """All of it, on the disk, to be the checkpoint `of`; or nothing is there."""
+        """Write a file of the checkpoint `of` atomically."""
         try:
-            with open(path, "wb") as file:
+            with replace_file(path) as partial, open(partial, "wb") as file:
                 torch.save({"format": FORMAT} | state, file)
-                file.flush()
-                os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:  # torch's own words hide what the disk said
             reason = error.__context__ if isinstance(error, RuntimeError) else error
-            path.unlink(missing_ok=True)
             raise OSError(f"cannot write the checkpoint {of}: {reason or error}") from error
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -214,14 +208,3 @@ def _checksum(path: Path) -> str | None:
         return None
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make what a file holds last, or the names in a folder; on Windows none can be opened."""
-    if path.is_dir() and os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,11 +1,10 @@
-"""Sets by name, where they are cut, and that no target is in two parts."""
+"""Windows: where datasets are cut, and that no predicted row is in two parts."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from eattn.data import Cuts, cuts, load_forecasting, windows
-from eattn.data.forecasting import LEAKING
+from paper.tables.windows import Cuts, cuts, windows
 
 PARTS = ("train", "val", "test")
 
@@ -63,7 +62,6 @@ def test_random_parts_leak():
     at = Cuts(700, 800, 1000)
     train, test = (targets(windows(at, 6, 6, p, split="random"), 6, 6) for p in ("train", "test"))
     assert len(test & train) > 0.9 * len(test)
-    assert {"random"} == LEAKING
 
 
 @pytest.mark.parametrize(
@@ -87,20 +85,3 @@ def test_what_will_not_do_is_named(options, reason):
 def test_a_set_too_short_for_its_months_is_named():
     with pytest.raises(ValueError, match="ETTh2 must have 14400 rows to be cut by months, got 99"):
         cuts("ETTh2", 99)
-
-
-@pytest.mark.parametrize("file", ["Traffic/traffic.csv", "traffic_OT.csv"])
-def test_traffic_has_its_target_whole_or_cut(tmp_path, file):
-    path = tmp_path / file
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("date,0,1,OT\n2016-07-01 02:00:00,1,2,3\n2016-07-01 03:00:00,4,5,6\n")
-    table = load_forecasting("traffic", data_dir=tmp_path)
-    assert (table.name, table.target) == ("Traffic", "OT")
-    assert table.columns == ["0", "1", "OT"]
-    assert table.frame["OT"].tolist() == [3, 6]
-
-
-def test_a_file_without_the_target_is_named(tmp_path):
-    (tmp_path / "ETTh1.csv").write_text("date,OT,x\n2016-07-01,none at all,1\n")
-    with pytest.raises(ValueError, match=r"ETTh1.csv must have a column 'OT' of numbers"):
-        load_forecasting("ETTh1", data_dir=tmp_path)
