@@ -3,12 +3,14 @@
 It has blocks alone: embeddings cost the same with every mixer.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import torch
 
 from eattn.nn import TransformerConfig, TransformerEncoder
+from paper.harness.runlog import Row
 
 BASE = TransformerConfig.bert_base()
 DIM, DEPTH, DROPOUT = BASE.dim, BASE.depth, BASE.dropout
@@ -43,14 +45,24 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def conditions(dim: int, depth: int, device: str, model_bytes: int) -> dict[str, Any]:
-    """Return the fields of a row that describe the model and the device."""
+def model_key(dim: int, depth: int, device: str) -> dict[str, Any]:
+    """Return the fields of a key that identify the model and the device."""
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    return {"dim": dim, "depth": depth, "device": name}
+
+
+def conditions(dim: int, depth: int, model_bytes: int) -> dict[str, Any]:
+    """Return the other fields of a row that describe the model and how it runs."""
     return {
         "model": "BERT-base" if (dim, depth) == (DIM, DEPTH) else "smaller, for a test",
-        "dim": dim,
-        "depth": depth,
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "dtype": "float32",
         "model_bytes": model_bytes,
         "threads": torch.get_num_threads(),
     }
+
+
+def mixer_points(rows: Iterable[Row], x: str, y: str, *, unit: float = 1.0) -> list[Row]:
+    """Return the points of a chart with a series per mixer, from the rows that have the field y."""
+    found = [row for row in rows if y in row]
+    found.sort(key=lambda row: float(row[x]))
+    return [{"series": row["mixer"], "x": row[x], "y": row[y] / unit} for row in found]

@@ -1,6 +1,6 @@
 """Tables of text, shown on the console, in RESULTS.md and on the report page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from paper.harness.runlog import Row
 from paper.harness.target import Verdict
 
 Cells = Sequence[str]
@@ -50,6 +51,28 @@ def verdict_table(verdicts: Iterable[Verdict]) -> Table:
     return Table("Targets", ["number", "measured", "required", "verdict"], lines)
 
 
+def grid(
+    title: str,
+    rows: Iterable[Row],
+    axis: str,
+    cell: Callable[[Row], str],
+    *,
+    name: Callable[[Row], str] = lambda row: str(row["mixer"]),
+    notes: Iterable[str] = (),
+) -> Table:
+    """Return a table with a column per value of a field and a line per name of a row.
+
+    Cells without a row are empty.
+    """
+    found = {(name(row), row[axis]): row for row in rows}
+    columns = sorted({column for _, column in found})
+    body = [
+        [line, *(cell(found[line, x]) if (line, x) in found else "" for x in columns)]
+        for line in dict.fromkeys(line for line, _ in found)
+    ]
+    return Table(title, [axis, *map(tokens, columns)], body, tuple(notes))
+
+
 class Mean(NamedTuple):
     """Mean and standard deviation of one number over seeds."""
 
@@ -79,6 +102,11 @@ def size(value: float) -> str:
 def number(value: float) -> str:
     """Format a number with three digits, or all before the point; two below 1."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{2 if value < 1 else 3}g}"
+
+
+def tokens(count: int) -> str:
+    """Format a number of tokens; 16384 becomes 16k."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
 
 
 def source(row: dict[str, str]) -> str:
