@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from eattn.nn import check_mixer
 from paper.harness import bert, peak
-from paper.harness.bert import mixer_points
+from paper.harness.bert import OURS, better_mixers, mixer_points, rows_of
 from paper.harness.chart import BLACK, DOTTED, GREY, LOOKS, Chart, Look, lines
 from paper.harness.measure import Candidate, Work, exponent, inputs, interleave
 from paper.harness.runlog import Key, Row, RunLog, find_row
 from paper.harness.table import Table, grid, number, size
-from paper.harness.target import Rows, Target, better
+from paper.harness.target import Rows, Target
 
 TITLE = "Figure 4: the cost of training"
 PAPER: dict[str, Any] = {
@@ -39,7 +39,6 @@ PAPER: dict[str, Any] = {
     )
 }
 GIB = 2**30
-OURS = "ea-6"
 LONGEST = {"sa": 8192, "sa-math": 8192}  # at batch 1; a longer step takes minutes
 WARM = 64  # tokens of the untimed first step
 GRAIN = 32  # every L that is tried is a multiple of it
@@ -340,7 +339,9 @@ def _known(rows: Rows, key: Key) -> list[tuple[int, int, float]]:
 
 def growth(rows: Rows, mixer: str) -> float:
     """Return b of memory = a L^b."""
-    found = [row for row in _of(rows, "memory") if row["mixer"] == mixer and "peak_bytes" in row]
+    found = [
+        row for row in rows_of(rows, "memory") if row["mixer"] == mixer and "peak_bytes" in row
+    ]
     if len(found) < 3:
         raise LookupError(f"{mixer}: fewer than three lengths")
     return exponent([row["L"] for row in found], [row["peak_bytes"] for row in found])
@@ -394,7 +395,7 @@ TARGETS = (
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield memory and throughput by L, and the longest L by batch size."""
-    memory, longest, timed = (_of(rows, what) for what in ("memory", "longest", "time"))
+    memory, longest, timed = (rows_of(rows, what) for what in ("memory", "longest", "time"))
     if memory:
         title = "Memory of a step above weights and gradients, batch 1, GiB"
         yield grid(title, memory, "L", _peak, notes=_memory_notes(rows))
@@ -419,7 +420,7 @@ def _longest(row: Row) -> str:
 
 
 def _memory_notes(rows: Rows) -> Iterator[str]:
-    memory, fits = _of(rows, "memory"), []
+    memory, fits = rows_of(rows, "memory"), []
     for mixer in dict.fromkeys(row["mixer"] for row in memory):
         with suppress(LookupError):
             fits.append(f"{mixer} {growth(rows, mixer):.2f}")
@@ -455,7 +456,7 @@ def _longest_notes(rows: Rows) -> Iterator[str]:
 
 def draw(rows: Sequence[Row]) -> Chart:
     """Draw memory by L, the longest L by batch size, and the throughput at both."""
-    memory, longest, timed = (_of(rows, what) for what in ("memory", "longest", "time"))
+    memory, longest, timed = (rows_of(rows, what) for what in ("memory", "longest", "time"))
     budget = size(longest[0]["budget"]) if longest else "the budget"
     curves = mixer_points(longest, "batch", "L")
     looks = dict(LOOKS)
@@ -491,21 +492,8 @@ def draw(rows: Sequence[Row]) -> Chart:
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the points at which SA needs less memory, fits more tokens or is faster."""
-    for what, axis, field, more, words in (
-        ("memory", "L", "peak_bytes", False, "needs less memory than"),
-        ("longest", "batch", "L", True, "fits longer sequences into the budget than"),
-        ("time", "L", "tokens_per_second", True, "trains faster than"),
-    ):
-        found = [row for row in _of(rows, what) if field in row]
-        ours = {row[axis]: row[field] for row in found if row["mixer"] == OURS}
-        for row in found:
-            if row["mixer"].startswith("ea-") or row[axis] not in ours:
-                continue
-            own, other = ours[row[axis]], row[field]
-            if better(own, other) if more else better(other, own):
-                by = max(own, other) / min(own, other)
-                yield f"`{row['mixer']}` {words} EA-6 at {axis} = {row[axis]:,}: by {by:.2f} ×."
-
-
-def _of(rows: Rows, what: str) -> list[Row]:
-    return [row for row in rows if row["what"] == what]
+    yield from better_mixers(rows_of(rows, "memory"), "peak_bytes", "needs less memory", "L")
+    longest = rows_of(rows, "longest")
+    yield from better_mixers(longest, "L", "fits longer sequences", "batch", more=True)
+    timed = rows_of(rows, "time")
+    yield from better_mixers(timed, "tokens_per_second", "trains faster", "L", more=True)
