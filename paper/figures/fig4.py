@@ -24,7 +24,7 @@ from eattn.nn import check_mixer
 from paper.harness import bert, peak
 from paper.harness.bert import OURS, better_mixers, mixer_points, rows_of
 from paper.harness.chart import BLACK, DOTTED, GREY, LOOKS, Chart, Look, lines
-from paper.harness.measure import Candidate, Work, exponent, inputs, interleave
+from paper.harness.measure import Candidate, Times, Work, exponent, inputs, interleave
 from paper.harness.runlog import Key, Row, RunLog, find_row
 from paper.harness.table import Table, grid, number, size
 from paper.harness.target import Rows, Target
@@ -97,15 +97,8 @@ def plan(quick: bool) -> Plan:
 
     On a GPU the budget is its free memory.
     """
-    few = Plan(
-        mixers=(OURS, "sa", "sa-math"),
-        lengths=(512, 1024, 2048),
-        batches=(1, 4),
-        budget=2.0,
-        seconds=5.0,
-        rounds=1,
-        limit=120.0,
-    )
+    few = Plan(mixers=(OURS, "sa", "sa-math"), lengths=(512, 1024, 2048), batches=(1, 4))
+    few = replace(few, budget=2.0, seconds=5.0, rounds=1, limit=120.0)
     chosen = replace(few if quick else Plan(), device=bert.default_device())
     if chosen.device == "cuda":
         return replace(chosen, budget=torch.cuda.mem_get_info()[0] / GIB)
@@ -119,22 +112,19 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """
     for name in plan.mixers:
         check_mixer(name)
-        if plan.budget * GIB <= plan.model_bytes(name):
-            needed = size(plan.model_bytes(name))
-            raise ValueError(
-                f"budget must exceed the {needed} of weights and gradients, got {plan.budget:g} GiB"
-            )
+        model = plan.model_bytes(name)
+        if plan.budget * GIB <= model:
+            words = f"budget must exceed the {size(model)} of weights and gradients"
+            raise ValueError(f"{words}, got {plan.budget:g} GiB")
     memory, longest = plan.keys()
-    log.expect([*memory, *longest, *(_time(key) for key in memory)])
+    log.expect([*memory, *longest, *map(_time, memory)])
     for key in memory:
         yield from log.measure(key, partial(trial, plan, key))
     for key in longest:
         yield from log.measure(key, partial(find_longest, plan, log, key))
     for length in plan.lengths:
-        alive = [
-            _time(key) for key in memory if key["L"] == length and "seconds" in log.find(key)[0]
-        ]
-        yield from log.measure_together(alive, partial(times, plan, log))
+        ran = [key for key in memory if key["L"] == length and "seconds" in log.find(key)[0]]
+        yield from log.measure_together(map(_time, ran), partial(times, plan, log))
 
 
 def _time(key: Key) -> Key:
@@ -202,19 +192,14 @@ def times(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
         and row["seconds"] <= plan.patience
         and models + row["peak_bytes"] <= 0.8 * free
     }
-    candidates = {
-        key["mixer"]: Candidate(step(**options(plan, key)), warmup=0)
-        for key in keys
-        if key["mixer"] in again
-    }
+    chosen = [key for key in keys if key["mixer"] in again]
+    candidates = {key["mixer"]: Candidate(step(**options(plan, key)), warmup=0) for key in chosen}
     rounds = plan.seconds / max(sum(again.values()), 1e-9)
     found = interleave(candidates, rounds=int(min(20, max(plan.rounds, rounds))))
     for row in trials:
-        mixer, only = row["mixer"], row["seconds"]
-        single = {"p20": only, "p50": only, "p80": only, "runs": 1}
-        quantiles: Row = vars(found[mixer]) if mixer in found else single
-        rate = {"tokens_per_second": row["L"] / quantiles["p50"]}
-        yield quantiles | rate | plan.conditions(mixer)
+        quantiles = found.get(row["mixer"], Times.single(row["seconds"]))
+        rate = {"tokens_per_second": row["L"] / quantiles.p50}
+        yield vars(quantiles) | rate | plan.conditions(row["mixer"])
 
 
 # ---- the longest L -------------------------------------------------------------------------------
@@ -226,9 +211,6 @@ class Memory(NamedTuple):
     fixed: float
     linear: float
     quadratic: float
-
-    def bytes(self, batch: int, length: float) -> float:
-        return self.fixed + batch * (self.linear * length + self.quadratic * length**2)
 
     def longest(self, batch: int, room: float) -> float:
         """Return the L at which a step takes all the room, or 0."""
@@ -256,18 +238,11 @@ def fit(points: Iterable[tuple[int, int, float]]) -> Memory:
     return Memory(*best.tolist())
 
 
-class Found(NamedTuple):
-    """The longest L that fits and the shortest that does not; None where none was found."""
+def search(first: float, fits: Callable[[int], bool]) -> tuple[int | None, int | None]:
+    """Return the longest L that fits and the shortest that does not, at most GAP apart, or None.
 
-    fits: int | None
-    fails: int | None
-
-
-def search(first: float, fits: Callable[[int], bool]) -> Found:
-    """Search from a first guess for two lengths at most GAP apart, of which only one fits.
-
-    A good guess takes two attempts. From a bad one the strides double until both sides are known,
-    and then the interval is halved.
+    A good first guess takes two attempts. From a bad one the strides double until both sides are
+    known, and then the interval is halved.
     """
     low: int | None = None
     high: int | None = None
@@ -289,7 +264,7 @@ def search(first: float, fits: Callable[[int], bool]) -> Found:
         else:
             length = max(GRAIN, min(_round(length / (1 + stride)), length - GRAIN))
             stride *= 2
-    return Found(low, high)
+    return low, high
 
 
 def _round(length: float) -> int:
@@ -303,7 +278,7 @@ def find_longest(plan: Plan, log: RunLog, key: Key) -> Row:
     """
     batch, room = key["batch"], key["budget"] - plan.model_bytes(key["mixer"])
     predicted = fit(_known(log.rows, key)).longest(batch, room)
-    tried: dict[int | None, Row] = {}
+    tried: dict[int, Row] = {}
 
     def fits(length: int) -> bool:
         at = {**key, "what": "tried", "L": length}
@@ -311,15 +286,15 @@ def find_longest(plan: Plan, log: RunLog, key: Key) -> Row:
         (tried[length],) = log.measure(at, partial(trial, plan, at, room))
         return bool(tried[length].get("peak_bytes", inf) <= room)
 
-    found = search(CLOSE * predicted, fits)
-    row = plan.conditions(key["mixer"]) | {"predicted": int(predicted), "fails": found.fails}
-    if found.fails is not None:  # too large, or too slow
-        row["failed"] = tried[found.fails].get("reason", "out of memory: more than the budget")
-    if found.fits is None:
-        return row | {"reason": f"not even {found.fails} tokens fit"}
-    ran = tried[found.fits]
-    row |= {"L": found.fits, "peak_bytes": ran["peak_bytes"], "seconds": ran["seconds"]}
-    return row | {"tokens_per_second": batch * found.fits / ran["seconds"]}
+    longest, fails = search(CLOSE * predicted, fits)
+    row = plan.conditions(key["mixer"]) | {"predicted": int(predicted), "fails": fails}
+    if fails is not None:  # too large, or too slow
+        row["failed"] = tried[fails].get("reason", "out of memory: more than the budget")
+    if longest is None:
+        return row | {"reason": f"not even {fails} tokens fit"}
+    ran = tried[longest]
+    row |= {"L": longest, "peak_bytes": ran["peak_bytes"], "seconds": ran["seconds"]}
+    return row | {"tokens_per_second": batch * longest / ran["seconds"]}
 
 
 def _known(rows: Rows, key: Key) -> list[tuple[int, int, float]]:
@@ -347,38 +322,35 @@ def growth(rows: Rows, mixer: str) -> float:
     return exponent([row["L"] for row in found], [row["peak_bytes"] for row in found])
 
 
-def _ratio(what: str, field: str, above: Row, below: Row) -> Callable[[Rows], float]:
-    """Return a function of rows: a field at one point over the same field at another."""
+def _ratio(
+    what: str, field: str, above: tuple[str, int], below: tuple[str, int]
+) -> Callable[[Rows], float]:
+    """Return a function of rows: a field at one mixer and L over the same field at another."""
 
     def value(rows: Rows) -> float:
-        points = (find_row(rows, what=what, batch=1, **point) for point in (above, below))
+        points = (find_row(rows, what=what, batch=1, mixer=m, L=L) for m, L in (above, below))
         first, second = (row[field] for row in points)  # KeyError, a LookupError: it did not run
         return float(first / second)
 
     return value
 
 
-def _at(mixer: str, length: int) -> Row:
-    return {"mixer": mixer, "L": length}
-
-
+_memory = partial(_ratio, "memory", "peak_bytes")
+_rates = partial(_ratio, "time", "tokens_per_second")
 TARGETS = (
     Target(
-        "L = 8192: memory, EA-6 / SA",
-        _ratio("memory", "peak_bytes", _at(OURS, 8192), _at("sa", 8192)),
-        at_most=1.1,
-        unit="×",
+        "L = 8192: memory, EA-6 / SA", _memory((OURS, 8192), ("sa", 8192)), at_most=1.1, unit="×"
     ),
     Target("EA-6: memory, exponent in L", lambda rows: growth(rows, OURS), at_most=1.05),
     Target(
         "L = 2048: memory, SA with stored weights / EA-6",
-        _ratio("memory", "peak_bytes", _at("sa-math", 2048), _at(OURS, 2048)),
+        _memory(("sa-math", 2048), (OURS, 2048)),
         at_least=3.0,
         unit="×",
     ),
     Target(
         "L = 8192: tokens/s, EA-6 / SA",
-        _ratio("time", "tokens_per_second", _at(OURS, 8192), _at("sa", 8192)),
+        _rates((OURS, 8192), ("sa", 8192)),
         at_least=2.5,
         unit="×",
         highlight="the tokens per second of softmax attention (SDPA), training BERT-base at 8,192"
@@ -386,7 +358,7 @@ TARGETS = (
     ),
     Target(
         "EA-6: tokens/s, L = 8192 / L = 1024",
-        _ratio("time", "tokens_per_second", _at(OURS, 8192), _at(OURS, 1024)),
+        _rates((OURS, 8192), (OURS, 1024)),
         at_least=0.9,
         unit="×",
     ),
@@ -468,32 +440,23 @@ def draw(rows: Sequence[Row]) -> Chart:
             y = first["y"] * first["x"] / last["x"]
             curves += [first | {"series": name}, last | {"series": name, "y": y}]
     along = mixer_points([row for row in longest if "L" in row], "L", "tokens_per_second")
-    shown = (
-        ("(a) Memory of a step, batch 1", mixer_points(memory, "L", "peak_bytes", unit=GIB), "GiB"),
-        (f"(b) Longest L within {budget}", curves, "L, tokens"),
-        ("(c) Throughput at the points of (b)", along, "tokens/s"),
-        ("(d) Throughput at batch 1", mixer_points(timed, "L", "tokens_per_second"), "tokens/s"),
-    )
-    return Chart(
-        [
-            lines(
-                title,
-                points,
-                x="batch size" if points is curves else "L, tokens",
-                y=y,
-                log="x" if y == "tokens/s" else "xy",
-                looks=looks,
-            )
-            for title, points, y in shown
-            if points
-        ]
-    )
+    peaks = mixer_points(memory, "L", "peak_bytes", unit=GIB)
+    rates = mixer_points(timed, "L", "tokens_per_second")
+    panels = []
+    for title, points, x, y, log in (
+        ("(a) Memory of a step, batch 1", peaks, "L, tokens", "GiB", "xy"),
+        (f"(b) Longest L within {budget}", curves, "batch size", "L, tokens", "xy"),
+        ("(c) Throughput at the points of (b)", along, "L, tokens", "tokens/s", "x"),
+        ("(d) Throughput at batch 1", rates, "L, tokens", "tokens/s", "x"),
+    ):
+        if points:
+            panels.append(lines(title, points, x=x, y=y, log=log, looks=looks))
+    return Chart(panels)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the points at which SA needs less memory, fits more tokens or is faster."""
-    yield from better_mixers(rows_of(rows, "memory"), "peak_bytes", "needs less memory", "L")
-    longest = rows_of(rows, "longest")
+    memory, longest, timed = (rows_of(rows, what) for what in ("memory", "longest", "time"))
+    yield from better_mixers(memory, "peak_bytes", "needs less memory", "L")
     yield from better_mixers(longest, "L", "fits longer sequences", "batch", more=True)
-    timed = rows_of(rows, "time")
     yield from better_mixers(timed, "tokens_per_second", "trains faster", "L", more=True)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from math import inf, log2
+from math import inf
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from eattn.nn import DecodingState, EncoderState, TransformerEncoder, check_mixer
 from eattn.nn.decoding_state import KVCache
 from eattn.nn.qk_range import SPREAD
-from eattn.ops import State, accumulate
+from eattn.ops import accumulate
 from paper.harness import bert, peak
 from paper.harness.bert import OURS, better_mixers, make_model, mixer_points, rows_of
 from paper.harness.chart import Chart, Panel, lines
@@ -73,20 +73,20 @@ class Plan:
         weights = bert.weight_bytes(mixer, dim=self.dim, depth=self.depth)
         return bert.conditions(self.dim, self.depth, weights)
 
-    def points(self, batch: int) -> Iterator[Row]:
-        """Yield the keys of the memory at every position, for one batch size."""
-        for position in self.positions:
-            for name in self.mixers:
-                if LONGEST.get(name, inf) >= position:
-                    at = {"mixer": name, "batch": batch, "position": position}
-                    yield {"what": "memory"} | at | self.model
+    def points(self, batch: int) -> list[Row]:
+        """Return the keys of the memory at every position, for one batch size."""
+        return [
+            {"what": "memory", "mixer": name, "batch": batch, "position": position} | self.model
+            for position in self.positions
+            for name in self.mixers
+            if LONGEST.get(name, inf) >= position
+        ]
 
-    def reads(self) -> Iterator[Row]:
-        """Yield the keys of the prompts."""
-        for length in self.prompts:
-            for name in self.mixers:
-                at = {"mixer": name, "batch": 1, "L": length, "chunk": self.chunk}
-                yield {"what": "prefill"} | at | self.model
+    def reads(self) -> list[Row]:
+        """Return the keys of the prompts."""
+        same = {"batch": 1, "chunk": self.chunk} | self.model
+        lengths = [(length, name) for length in self.prompts for name in self.mixers]
+        return [{"what": "prefill", "mixer": name, "L": L} | same for L, name in lengths]
 
 
 def plan(quick: bool) -> Plan:
@@ -101,14 +101,13 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
         if check_mixer(name) is None and name not in LONGEST:
             raise ValueError(f"mixers must be ea-N, sa or sa-math, got {name!r}")
     points = [key for batch in plan.batches for key in plan.points(batch)]
-    reads = list(plan.reads())
-    log.expect([*points, *map(_timed, points), *reads])
+    log.expect([*points, *map(_timed, points), *plan.reads()])
     for batch in plan.batches:
         of_batch = [key for key in points if key["batch"] == batch]
         for key in of_batch:
             yield from log.measure(key, partial(memory, plan, key))
         yield from log.measure_together(map(_timed, of_batch), partial(latency, plan, log))
-    for key in reads:
+    for key in plan.reads():
         yield from log.measure(key, partial(prompt, plan, key))
 
 
@@ -121,23 +120,21 @@ def _timed(key: Key) -> Row:
 
 def memory(plan: Plan, key: Key) -> Row:
     """Measure the memory above the weights that holding and decoding a position takes."""
-    found = _trial(plan, key, "generate", position=key["position"], tokens=FEW)
-    found.pop("seconds", None)  # mostly spent on filling the state
-    return found
+    row = _trial(plan, key, "generate", position=key["position"], tokens=FEW)
+    return {name: row[name] for name in row if name != "seconds"}  # it went into filling
 
 
 def prompt(plan: Plan, key: Key) -> Row:
     """Measure time and memory of reading a prompt in chunks, once."""
     row = _trial(plan, key, "prefill", length=key["L"], chunk=key["chunk"])
-    if "seconds" in row:
-        row["tokens_per_second"] = key["L"] / row["seconds"]
-    return row
+    rate = {"tokens_per_second": key["L"] / row["seconds"]} if "seconds" in row else {}
+    return row | rate
 
 
 def _trial(plan: Plan, key: Key, function: str, **options: int) -> Row:
     target = f"paper.figures.fig5:{function}"
-    size = {"batch": key["batch"], "dim": plan.dim, "depth": plan.depth, "device": plan.device}
-    row = peak.trial(target, limit=plan.limit, name=key["mixer"], **size, **options)
+    shape = {"batch": key["batch"], "dim": plan.dim, "depth": plan.depth, "device": plan.device}
+    row = peak.trial(target, limit=plan.limit, name=key["mixer"], **shape, **options)
     return row | plan.conditions(key["mixer"])
 
 
@@ -211,21 +208,13 @@ class Decoder:
             tuple(KVCache(k, v, position, None, self.room, [position]) for k, v in self.caches)
         )
 
-    @torch.inference_mode()
-    def token(self, x_t: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
-        """Decode one token; its output is the next input."""
-        y_t, after = self.model.step(x_t, state)
-        if y_t.is_cuda:
-            torch.cuda.synchronize()
-        return y_t, after
-
     def _series(self, position: int, seed: int) -> DecodingState:
-        """Return the state of SAMPLE random tokens, doubled until it holds about `position`."""
+        """Return the state of SAMPLE random tokens, as if each came position / SAMPLE times."""
         rng = torch.Generator().manual_seed(seed)
         k, v = torch.randn(2, self.batch, SAMPLE, self.model.config.dim, generator=rng)
         state = accumulate(SPREAD * k, v, expansion=self.expansion)
-        for _ in range(round(log2(position / SAMPLE))):
-            state = State.merge(state, state)
+        for held in (state.s, state.z):
+            held.mul_(position / SAMPLE)
         return state.to(self.x_t.device)
 
     def _cache(self) -> tuple[Tensor, Tensor]:
@@ -244,15 +233,18 @@ class Stream:
     """A sequence that continues from a position."""
 
     def __init__(self, decoder: Decoder, position: int) -> None:
-        self.decoder, self.x_t, self.state = decoder, decoder.x_t, decoder.at(position)
+        self.model, self.x_t, self.state = decoder.model, decoder.x_t, decoder.at(position)
         self.state_bytes = self.state.nbytes
 
+    @torch.inference_mode()
     def seconds(self, count: int) -> list[float]:
-        """Decode `count` tokens and return the time of each."""
+        """Decode `count` tokens, each the input of the next, and return the time of each."""
         times = []
         for _ in range(count):
             start = time.perf_counter()
-            self.x_t, self.state = self.decoder.token(self.x_t, self.state)
+            self.x_t, self.state = self.model.step(self.x_t, self.state)
+            if self.x_t.is_cuda:
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
         return times
 
@@ -287,15 +279,13 @@ def generate(name: str, *, position: int, tokens: int, **options: Any) -> Work:
     return lambda: Stream(decoder, position).seconds(tokens)
 
 
-def prefill(
-    name: str, *, batch: int, length: int, chunk: int, dim: int, depth: int, device: str = "cpu"
-) -> Work:
+def prefill(name: str, *, length: int, chunk: int, **options: Any) -> Work:
     """Return work that reads a prompt in chunks, for a process of its own."""
     peak.free_at_once()
-    model = make_model(name, dim=dim, depth=depth, causal=True, max_len=length).to(device).eval()
-    tokens = inputs((batch, length, dim), 1)[0].to(device)
-    _warm(model, tokens[:, 0])
-    return lambda: read(model, tokens, chunk)
+    decoder = Decoder(name, room=length, **options)
+    _warm(decoder.model, decoder.x_t)
+    tokens = inputs((decoder.batch, length, options["dim"]), 1)[0].to(decoder.x_t.device)
+    return lambda: read(decoder.model, tokens, chunk)
 
 
 @torch.inference_mode()
@@ -340,10 +330,9 @@ def gap(rows: Rows, position: int) -> float:
 def _least_growth(rows: Rows) -> float:
     """Return the least factor by which the gap grows from one position to the next."""
     timed = (row for row in rows_of(rows, "latency") if row["batch"] == 8 and "p50" in row)
-    positions = sorted({row["position"] for row in timed if row["mixer"] == "sa"})
-    if len(positions) < 2:
+    gaps = [gap(rows, row["position"]) for row in timed if row["mixer"] == "sa"]
+    if len(gaps) < 2:
         raise LookupError("fewer than two positions of SA at batch 8")
-    gaps = [gap(rows, position) for position in positions]
     return min(later / earlier for earlier, later in pairwise(gaps))
 
 
@@ -447,9 +436,9 @@ def draw(rows: Sequence[Row]) -> Chart | None:
         for batch in batches:
             found = [row for row in rows_of(rows, what) if row["batch"] == batch]
             points = _totals(found) if what == "memory" else _times(found)
+            name = f"{title}, batch {batch}"
             if points:
-                words: dict[str, Any] = {"x": "position", "y": y, "log": "xy", "columns": columns}
-                panels.append(lines(f"{title}, batch {batch}", points, **words))
+                panels.append(lines(name, points, x="position", y=y, log="xy", columns=columns))
     read = rows_of(rows, "prefill")
     for field, unit, title, y in (
         ("seconds", 1.0, "(c) Reading a prompt in chunks", "s"),
@@ -463,19 +452,15 @@ def draw(rows: Sequence[Row]) -> Chart | None:
 
 def _totals(rows: Rows) -> list[Row]:
     """Return the points of the weights and everything above them, in GiB."""
-    found = [row for row in rows if "peak_bytes" in row]
-    found = [row | {"total": row["model_bytes"] + row["peak_bytes"]} for row in found]
-    return mixer_points(found, "position", "total", unit=GIB)
+    total = [r | {"total": r["model_bytes"] + r["peak_bytes"]} for r in rows if "peak_bytes" in r]
+    return mixer_points(total, "position", "total", unit=GIB)
 
 
 def _times(rows: Rows) -> list[Row]:
     """Return the points of the median time per token in ms, with p20 and p80."""
-    found = {(row["mixer"], row["position"]): row for row in rows if "p50" in row}
-    points = mixer_points(found.values(), "position", "p50", unit=1e-3)
-    for point in points:
-        row = found[point["series"], point["x"]]
-        point |= {"low": 1e3 * row["p20"], "high": 1e3 * row["p80"]}
-    return points
+    p20, p50, p80 = (mixer_points(rows, "position", p, unit=1e-3) for p in ("p20", "p50", "p80"))
+    every = zip(p20, p50, p80, strict=True)
+    return [median | {"low": low["y"], "high": high["y"]} for low, median, high in every]
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

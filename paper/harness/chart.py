@@ -239,7 +239,7 @@ def _value_axis(channel: Any, title: str, points: Sequence[Point], *, log: bool)
     powers = [math.log10(point["y"]) for point in points if point["y"] > 0] if log else [0.0]
     decades = range(math.floor(min(powers)), math.ceil(max(powers)) + 2)
     ticks = {"values": [10.0**power for power in decades]} if len(decades) > 3 else {}
-    return axis.scale(type="log" if log else "linear").axis(format="~g", **ticks)
+    return axis.scale(type="log" if log else "linear").axis(format="~r", **ticks)
 
 
 def _fill_in(node: Any, looks: Looks, legend: Mapping[str, Any] | None) -> None:

@@ -24,6 +24,11 @@ TINY = Plan(
 LINEAR, QUADRATIC = Memory(12e6, 670e3, 0.0), Memory(12e6, 670e3, 650.0)
 
 
+def size(model: Memory, batch: int, L: float) -> float:
+    """Return the bytes of a step."""
+    return model.fixed + batch * (model.linear * L + model.quadratic * L**2)
+
+
 def of(rows: list[dict], what: str) -> list[dict]:
     return [row for row in rows if row["what"] == what]
 
@@ -53,16 +58,13 @@ def test_longest_length_ran_and_a_longer_one_did_not_fit(log):
     assert found["tokens_per_second"] == pytest.approx(2 * found["L"] / found["seconds"])
 
 
-def test_every_length_is_timed(log):
+def test_every_length_is_timed_once(log):
     timed = of(log.rows, "time")
     assert [row["L"] for row in timed] == list(TINY.lengths)
     for row in timed:
         assert 0 < row["p20"] <= row["p50"] <= row["p80"] and row["runs"] >= 2
         assert row["tokens_per_second"] == pytest.approx(row["L"] / row["p50"])
         assert (row["model"], row["dim"], row["dropout"]) == ("smaller, for a test", 48, 0.0)
-
-
-def test_a_finished_run_measures_nothing(log):
     before = log.path.read_bytes()
     list(fig4.rows(TINY, RunLog(log.path, "fig4")))
     assert log.path.read_bytes() == before
@@ -98,29 +100,23 @@ def test_notes_claim_only_what_was_confirmed():
     assert third.startswith("For the others, an L up to 5.0 %")
 
 
-def test_losses_name_the_point_and_the_factor():
-    point = {"what": "memory", "batch": 1, "L": 256}
-    rows = [point | {"mixer": "ea-6", "peak_bytes": 150}, point | {"mixer": "sa", "peak_bytes": 99}]
-    assert list(fig4.losses(rows)) == ["`sa` needs less memory than EA-6 at L = 256: by 1.52 ×."]
-
-
 def test_a_step_leaves_gradients_in_every_weight(monkeypatch):
     kept, make = [], bert.make_model
     monkeypatch.setattr(bert, "make_model", lambda *a, **k: kept.append(make(*a, **k)) or kept[0])
-    size = {"batch": 2, "length": 8, "dim": 48, "depth": 2}
-    assert fig4.step("ea-6", dropout=0.1, device="cpu", **size)().isfinite()
+    options = {"batch": 2, "length": 8, "dim": 48, "depth": 2, "dropout": 0.1, "device": "cpu"}
+    assert fig4.step("ea-6", **options)().isfinite()
     assert kept[0].training
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in kept[0].parameters())
 
 
-@pytest.mark.parametrize("change", [{"timed": 8}, {"patience": 0.1}, {"available": 1}])
-def test_slow_long_and_large_steps_keep_their_single_time(monkeypatch, change):
-    monkeypatch.setattr(peak, "available_bytes", lambda: change.pop("available", 2**40))
-    log = RunLog(None, "fig4")
-    key = {"what": "memory", "mixer": "ea-6", "batch": 1, "L": 16}
-    log.add(key, {"seconds": 0.5, "peak_bytes": 10})
-    plan = replace(TINY, **{k: v for k, v in change.items() if k != "available"})
-    (row,) = fig4.times(plan, log, [{**key, "what": "time"}])
+@pytest.mark.parametrize(
+    ("change", "free"), [({"timed": 8}, 2**40), ({"patience": 0.1}, 2**40), ({}, 1)]
+)
+def test_slow_long_and_large_steps_keep_their_single_time(monkeypatch, change, free):
+    monkeypatch.setattr(peak, "available_bytes", lambda: free)
+    log, key = RunLog(None, "fig4"), {"mixer": "ea-6", "batch": 1, "L": 16}
+    log.add({"what": "memory", **key}, {"seconds": 0.5, "peak_bytes": 10})
+    (row,) = fig4.times(replace(TINY, **change), log, [{"what": "time", **key}])
     assert (row["p20"], row["p80"], row["runs"]) == (0.5, 0.5, 1)
 
 
@@ -132,45 +128,35 @@ def test_a_budget_below_the_model_is_rejected():
 # ---- the search ----------------------------------------------------------------------------------
 
 
-class Machine:
-    """Make up the cost of a step, and remember which steps were requested."""
+def test_an_interrupted_search_repeats_nothing(monkeypatch, tmp_path):
+    asked: list[tuple[int, int]] = []
 
-    def __init__(self) -> None:
-        self.asked: list[tuple] = []
-
-    def trial(self, target: str, most=None, /, *, name, batch, length, **rest) -> dict:
-        assert target == "paper.figures.fig4:measured_step"
-        self.asked.append((name, batch, length))
-        peak_bytes = QUADRATIC.bytes(batch, length)
+    def trial(target, most=None, /, *, batch, length, **rest) -> dict:
+        asked.append((batch, length))
+        peak_bytes = size(QUADRATIC, batch, length)
         if peak_bytes > (most or 20 * 2**30):
             return {"reason": "out of memory: more than allowed"}
         return {"peak_bytes": int(peak_bytes), "seconds": 1e9}  # too slow to be timed again
 
-
-def test_an_interrupted_search_repeats_nothing(monkeypatch, tmp_path):
-    machine = Machine()
-    monkeypatch.setattr(peak, "trial", machine.trial)
-    log = RunLog(tmp_path / "fig4.jsonl", "fig4")
-    plan = Plan(mixers=("sa-math",))
+    monkeypatch.setattr(peak, "trial", trial)
+    log, plan = RunLog(tmp_path / "fig4.jsonl", "fig4"), Plan(mixers=("sa-math",))
     list(fig4.rows(plan, log))
-    asked = machine.asked
     assert len(asked) == len(set(asked)) == 6 + 2 * 3  # lengths; one that fits, one that does not
     lines = log.path.read_text().splitlines(keepends=True)
     log.path.write_text("".join(lines[:7]))  # within the first search
-    machine.asked = []
     list(fig4.rows(plan, RunLog(log.path, "fig4")))
-    assert machine.asked == asked[7:]
+    assert asked[12:] == asked[7:12]
     budget = replace(plan, budget=9.0)  # a larger budget repeats the search, not the curve
     list(fig4.rows(budget, RunLog(log.path, "fig4")))
-    assert not set(machine.asked) & set(asked[:6])
+    assert not set(asked[17:]) & set(asked[:6])
 
 
 @pytest.mark.parametrize("true", [LINEAR, QUADRATIC, Memory(0.0, 5.0, 0.0), Memory(0.0, 0.0, 2.0)])
 def test_memory_model_is_fitted_to_few_points(true):
     sizes = [(1, 256), (1, 512), (1, 2048), (4, 512)]
-    found = fit((batch, L, true.bytes(batch, L)) for batch, L in sizes)
-    assert found.bytes(8, 1024) == pytest.approx(true.bytes(8, 1024), rel=1e-6)
-    assert found.bytes(8, found.longest(8, 8e9)) == pytest.approx(8e9)
+    found = fit((batch, L, size(true, batch, L)) for batch, L in sizes)
+    assert size(found, 8, 1024) == pytest.approx(size(true, 8, 1024), rel=1e-6)
+    assert size(found, 8, found.longest(8, 8e9)) == pytest.approx(8e9)
     assert min(found) >= 0
     with pytest.raises(ValueError, match="three lengths"):
         fit([(1, 256, 1.0), (2, 256, 2.0), (1, 512, 3.0)])
@@ -194,5 +180,5 @@ def test_search_ends_between_two_lengths(limit, factor):
     elif limit == 10**12:
         assert found == (max(tried), None)
     else:
-        assert found.fits <= limit < found.fails
-        assert found.fails <= max(found.fits * (1 + GAP), found.fits + GRAIN)
+        longest, fails = found
+        assert longest <= limit < fails <= max(longest * (1 + GAP), longest + GRAIN)
