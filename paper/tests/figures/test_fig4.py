@@ -125,9 +125,6 @@ def test_a_budget_below_the_model_is_rejected():
         next(fig4.rows(Plan(budget=0.5), RunLog(None, "fig4")))
 
 
-# ---- the search ----------------------------------------------------------------------------------
-
-
 def test_an_interrupted_search_repeats_nothing(monkeypatch, tmp_path):
     asked: list[tuple[int, int]] = []
 
@@ -162,7 +159,7 @@ def test_memory_model_is_fitted_to_few_points(true):
         fit([(1, 256, 1.0), (2, 256, 2.0), (1, 512, 3.0)])
 
 
-@pytest.mark.parametrize("limit", [31, 32, 33, 100, 12_345, 300_000, 10**12])
+@pytest.mark.parametrize("limit", [31, 32, 33, 100, 12_345, 300_000])
 @pytest.mark.parametrize("factor", [0.3, 0.99, 1.5])
 def test_search_ends_between_two_lengths(limit, factor):
     tried: list[int] = []
@@ -171,14 +168,11 @@ def test_search_ends_between_two_lengths(limit, factor):
         tried.append(length)
         return length <= limit
 
-    first = 64 if limit == 10**12 else factor * limit
-    found = search(first, fits)
+    found = search(factor * limit, fits)
     assert len(set(tried)) == len(tried) <= ATTEMPTS
     assert all(length % GRAIN == 0 for length in tried)
     if limit < GRAIN:
         assert found == (None, GRAIN)
-    elif limit == 10**12:
-        assert found == (max(tried), None)
     else:
         longest, fails = found
         assert longest <= limit < fails <= max(longest * (1 + GAP), longest + GRAIN)

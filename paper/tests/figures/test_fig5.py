@@ -112,9 +112,6 @@ def test_time_of_a_sequence_is_the_area_below_the_points():
     assert fig5.total(curve, 40) == 10 * 2 + 10 * 3 + 20 * 4
 
 
-# ---- decoding ------------------------------------------------------------------------------------
-
-
 def decoder(name: str, *, room: int = 40) -> Decoder:
     return Decoder(name, batch=2, room=room, **SIZE)
 
