@@ -17,11 +17,10 @@ from torchrun_helpers import norms
 
 from eattn.data.text import Document, Text, split
 from eattn.lm import Settings, learn, run
-from eattn.timeseries import classifying, training
-from eattn.timeseries.dataset import Material
-from eattn.timeseries.inputs import rows_of
-from eattn.timeseries.regularize import records
-from eattn.timeseries.settings import seed_of
+from eattn.timeseries import training
+from eattn.timeseries.inputs import read_series, regularize
+from eattn.timeseries.training import seed_of
+from eattn.timeseries.windows import WindowDataset
 from eattn.train import History, Processes, TrainConfig, torchrun
 
 MODES: dict[int, dict[str, dict[str, Any]]] = {
@@ -81,7 +80,7 @@ def classifier() -> Result:
         channels=2, classes=2, pooling="flatten", embed="conv", dim=8, depth=1, max_len=15
     )
     config = TrainConfig(epochs=2, batch_size=10, optimizer="radam", lr=0.01)
-    model, history = classifying.learn(
+    model, history = training.train_classifier(
         series,
         np.arange(30) % 2,
         design,
@@ -93,13 +92,13 @@ def classifier() -> Result:
 
 
 def forecaster() -> Result:
-    found = records(rows_of(np.sin(np.arange(90) / 3).tolist()), None)
-    material = Material(found, fraction=0.2, window=None, context=11, horizon=3)
+    series = regularize(read_series(np.sin(np.arange(90) / 3).tolist()))
+    options = dict(validation_fraction=0.2, window=None, context=11, horizon=3)
+    dataset = WindowDataset(series, **options)
     params = dict(mixer="ea-6", dim=8, depth=1, heads=2, dropout=0.0, lags=4)
     config = TrainConfig(epochs=None, max_steps=6, evaluate_every=3, batch_size=8, lr=0.01)
-    model, history = training.learn(
-        material, training.design_of(params, material), config, progress=False
-    )
+    design = training.forecaster_design(params, dataset)
+    model, history = training.train_forecaster(dataset, design, config, progress=False)
     return result(history, model)
 
 

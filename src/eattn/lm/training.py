@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from transformers import PreTrainedTokenizerFast
 from eattn.data.packing import Packed
 from eattn.data.text import Text
 from eattn.distributed import Shard
-from eattn.distributed.exchange import total
 from eattn.hf import EAForCausalLM
 from eattn.lm.settings import Settings
 from eattn.lm.tokenizer import BYTES, byte_tokenizer, encode, spelling, train_bpe
@@ -166,7 +166,9 @@ def bits_per_byte(model: nn.Module, text: Packed, sizes: Tensor, at_once: int, m
         with context:
             logits, labels = _logits(model, move(batch, device))
         spent = F.cross_entropy(logits, labels, reduction="sum")
-        nats += float(spent if tokens is None else total(spent, tokens.group))
+        if tokens is not None:
+            dist.all_reduce(spent, group=tokens.group)
+        nats += float(spent)
     return nats / math.log(2) / count if count else math.nan
 
 

@@ -1,14 +1,14 @@
 """What a run is: how long, how fast, in which precision, and what it keeps."""
 
 import json
-import math
 import os
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from eattn.nn.base import check_bool, check_size
+from eattn._checks import check_bool, check_size
+from eattn._checks import check_number as check_number
 
 CHOICES = {
     "optimizer": ("adamw", "radam"),
@@ -105,28 +105,6 @@ class TrainConfig:
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PLACES}
         plain: dict[str, Any] = json.loads(json.dumps(kept))
         return plain
-
-
-def check_number(
-    name: str,
-    value: float,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-) -> float:
-    """That a value is a finite number within its bounds, of which `least` itself is allowed."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    bounds = [
-        (least, f"at least {least}", least is None or value >= least),
-        (above, f"above {above}", above is None or value > above),
-        (below, f"below {below}", below is None or value < below),
-    ]
-    if not math.isfinite(value) or not all(holds for _, _, holds in bounds):
-        wanted = " and ".join(text for bound, text, _ in bounds if bound is not None)
-        raise ValueError(f"{name} must be {wanted}, and finite, got {value}")
-    return value
 
 
 def _check_int(name: str, value: int) -> int:
