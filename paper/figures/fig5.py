@@ -213,9 +213,8 @@ class Decoder:
         rng = torch.Generator().manual_seed(seed)
         k, v = torch.randn(2, self.batch, SAMPLE, self.model.config.dim, generator=rng)
         state = accumulate(SPREAD * k, v, expansion=self.expansion)
-        for held in (state.s, state.z):
-            held.mul_(position / SAMPLE)
-        return state.to(self.x_t.device)
+        scale = position / SAMPLE
+        return replace(state, s=state.s * scale, z=state.z * scale).to(self.x_t.device)
 
     def _cache(self) -> tuple[Tensor, Tensor]:
         """Return keys and values [B, H, room, d] that repeat SAMPLE random tokens."""
