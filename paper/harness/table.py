@@ -93,6 +93,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
+def tokens(count: int) -> str:
+    """Format a number of tokens; 16384 becomes 16k."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
+
+
 def size(value: float) -> str:
     """Format bytes with three digits and a unit."""
     gib = 2**30
@@ -102,11 +107,6 @@ def size(value: float) -> str:
 def number(value: float) -> str:
     """Format a number with three digits, or all before the point; two below 1."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{2 if value < 1 else 3}g}"
-
-
-def tokens(count: int) -> str:
-    """Format a number of tokens; 16384 becomes 16k."""
-    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
 
 
 def source(row: dict[str, str]) -> str:
