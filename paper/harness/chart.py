@@ -254,7 +254,8 @@ def _value_axis(
     decades = range(math.floor(min(powers)), math.ceil(max(powers)) + 2)
     ticks = {"values": [10.0**power for power in decades]} if len(decades) > 3 else {}
     scale: dict[str, Any] = {"type": "log"} if log else {"type": "linear", "zero": zero}
-    return axis.scale(**scale).axis(format="~g", **ticks)
+    notation = "~g" if min(powers) < -3 else "~r"  # never 5e+3
+    return axis.scale(**scale).axis(format=notation, **ticks)
 
 
 def _fill_in(node: Any, looks: Looks, legend: Mapping[str, Any] | None) -> None:

@@ -58,6 +58,11 @@ class Times:
     p80: float
     runs: int
 
+    @classmethod
+    def single(cls, seconds: float) -> "Times":
+        """Return the time of work that ran once."""
+        return cls(seconds, seconds, seconds, 1)
+
 
 def interleave(candidates: Mapping[str, Candidate], *, rounds: int) -> dict[str, Times]:
     """Time all candidates in turn, so that a disturbance of the machine affects them all.

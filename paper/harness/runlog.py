@@ -83,6 +83,21 @@ class RunLog:
             self.add(key, *([made] if isinstance(made, dict) else made))
         return self.find(key)
 
+    def measure_together(
+        self, keys: Iterable[Key], work: Callable[[list[Key]], Iterable[Row]]
+    ) -> list[Row]:
+        """Return the rows of keys that are timed in turn, one row per key.
+
+        `work` gets the keys that have no row yet and returns their rows in the same order.
+        """
+        keys = list(keys)
+        missing = [key for key in keys if not self.has(key)]
+        if missing:
+            self._report(self._done, self._total, label(missing[0]))
+            for key, row in zip(missing, list(work(missing)), strict=True):
+                self.add(key, row)
+        return [row for key in keys for row in self.find(key)]
+
     def add(self, key: Key, *rows: Row) -> None:
         """Append rows that were measured together, in one write; they replace earlier ones."""
         fields = {name: value for name, value in key.items() if value is not None}

@@ -1,6 +1,6 @@
 """Tables of text, shown on the console, in RESULTS.md and on the report page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from paper.harness.runlog import Row
 from paper.harness.target import Verdict
 
 Cells = Sequence[str]
@@ -50,6 +51,28 @@ def verdict_table(verdicts: Iterable[Verdict]) -> Table:
     return Table("Targets", ["number", "measured", "required", "verdict"], lines)
 
 
+def grid(
+    title: str,
+    rows: Iterable[Row],
+    axis: str,
+    cell: Callable[[Row], str],
+    *,
+    name: Callable[[Row], str] = lambda row: str(row["mixer"]),
+    notes: Iterable[str] = (),
+) -> Table:
+    """Return a table with a column per value of a field and a line per name of a row.
+
+    Cells without a row are empty.
+    """
+    found = {(name(row), row[axis]): row for row in rows}
+    columns = sorted({column for _, column in found})
+    body = [
+        [line, *(cell(found[line, x]) if (line, x) in found else "" for x in columns)]
+        for line in dict.fromkeys(line for line, _ in found)
+    ]
+    return Table(title, [axis, *map(tokens, columns)], body, tuple(notes))
+
+
 class Mean(NamedTuple):
     """Mean and standard deviation of one number over seeds."""
 
@@ -68,6 +91,11 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e9:.3g} ns"
+
+
+def tokens(count: int) -> str:
+    """Format a number of tokens; 16384 becomes 16k."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
 
 
 def size(value: float) -> str:

@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
 import platform
+import signal
+import time
 import types
 
 import pytest
@@ -148,3 +151,31 @@ def test_on_a_gpu_memory_is_the_allocators(monkeypatch, capsys, most, fraction):
     found = json.loads(capsys.readouterr().out)
     assert found["peak_bytes"] == 250
     assert gpu.fraction == fraction
+
+
+def greedy():
+    return lambda: torch.ones(10**15, dtype=torch.uint8)
+
+
+def killed():
+    return lambda: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def asleep():
+    return lambda: time.sleep(1000)
+
+
+@pytest.mark.parametrize(
+    ("function", "limit", "reason"),
+    [
+        ("greedy", None, "out of memory"),
+        ("killed", None, "killed by SIGKILL"),
+        ("asleep", 0.5, "not done after 0.5 s"),
+    ],
+)
+def test_a_trial_that_fails_gives_its_reason(monkeypatch, function, limit, reason):
+    folder, _, module = __file__.removesuffix(".py").rpartition("/")
+    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
+    row = peak.trial(f"{module}:{function}", limit=limit)
+    assert set(row) == {"reason"}
+    assert reason in row["reason"]

@@ -56,6 +56,20 @@ def test_a_run_continues_after_new_commits_and_on_another_day(tmp_path, monkeypa
     assert log.find({"size": 1})[0]["commit"] != "other"
 
 
+def test_only_missing_keys_are_measured_together():
+    log, calls = RunLog(None, "bench"), []
+
+    def work(missing: list) -> list[dict]:
+        calls.append([key["mixer"] for key in missing])
+        return [{"cost": len(missing)} for _ in missing]
+
+    keys = [{"what": "time", "mixer": name} for name in ("ea-6", "sa", "la")]
+    first = log.measure_together(keys[:2], work)
+    found = log.measure_together(keys, work)
+    assert calls == [["ea-6", "sa"], ["la"]]
+    assert found[:2] == first and [row["cost"] for row in found] == [2, 2, 1]
+
+
 def test_without_a_file_rows_stay_in_memory():
     log = RunLog(None, "bench")
     assert measure(log) == [1, 2, 3, 4, 5]
