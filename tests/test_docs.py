@@ -81,7 +81,7 @@ def examples(document: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", filter(examples, DOCUMENTS), ids=lambda path: path.name)
+@pytest.mark.parametrize("document", list(filter(examples, DOCUMENTS)), ids=lambda path: path.name)
 def test_examples_of_documents_run(document):
     names: dict[str, object] = {}
     for example in examples(document):  # later ones may use the names of earlier ones
