@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: its default arguments would keep the group
 import torch.multiprocessing as mp
-
-from eattn.train.processes import leave
 
 Work = Callable[[], dict[str, Any]]
 TESTS = Path(__file__).parent
@@ -79,8 +78,8 @@ def _rank(work: Work, rank: int, world: int, store: str, answer: str) -> None:
     try:
         found = work()
     except BaseException:
-        torch.save({"error": traceback.format_exc()}, answer)
-        os._exit(1)  # the others must not wait for this one
+        found = {"error": traceback.format_exc()}
+    else:
+        dist.barrier()  # no rank leaves while another still sends
     torch.save(found, answer)
-    dist.barrier()  # nobody leaves while another still talks
-    leave(0)
+    dist.destroy_process_group()  # also wakes ranks that wait for this one

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
-from eattn.train.processes import leave
 from paper.bench.measure import Contender, Row, interleave, time_once
 
 CHECKED = 257  # tokens, which no number of ranks but one divides
@@ -29,8 +28,8 @@ def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) 
     found = WORK[work](**options)
     if rank == 0:
         print(json.dumps(found), flush=True)
-    dist.barrier()  # nobody leaves while another still talks
-    leave(0)
+    dist.barrier()  # no rank leaves while another still sends
+    dist.destroy_process_group()
 
 
 def check(dim: int) -> Row:

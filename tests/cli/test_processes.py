@@ -1,4 +1,4 @@
-"""The commands that fit do so under torchrun, unchanged, and with the result of one process."""
+"""`fit` under torchrun gives the result of one process."""
 
 import numpy as np
 import pandas as pd
@@ -38,19 +38,19 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_classifier_of_two_processes_is_that_of_one(folder):
+def test_classifier_of_two_processes_matches_one(folder):
     X = read_ts(folder / "train.ts").X
     one, two = (EAClassifier.load(folder / n / "classifier").predict_proba(X) for n in NAMES)
     assert_allclose(two, one, atol=1e-4)
-    assert np.ptp(one[:, 0]) > 0.1  # it has learnt something
+    assert np.ptp(one[:, 0]) > 0.1  # it has learned something
 
 
-def test_a_forecaster_of_two_processes_is_that_of_one(folder):
+def test_forecaster_of_two_processes_matches_one(folder):
     one, two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
     assert_allclose(two["EAForecaster"], one["EAForecaster"], atol=1e-4)
     assert [path.name[:5] for path in (folder / "two" / "checkpoint").iterdir()] == ["step-"]
 
 
-def test_what_keeps_the_first_process_from_writing_all_of_them_say(folder):
+def test_write_error_of_rank_0_is_reported_by_all(folder):
     for rank in range(2):
         assert "No space left on device" in (folder / f"full.{rank}").read_text()

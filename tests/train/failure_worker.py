@@ -18,7 +18,6 @@ from train.problem_helpers import accuracy, net, points, timeless, weights
 from train.processes_worker import weighed
 
 from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
-from eattn.train.processes import leave
 
 
 def run(folder: Path, struck: int | None) -> dict[str, Any]:
@@ -53,4 +52,3 @@ def main(folder: Path, struck: int | None) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
-    leave(0)

@@ -27,7 +27,6 @@ from eattn.train import (
     torchrun,
     train,
 )
-from eattn.train.processes import leave
 
 
 def weighed(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -156,4 +155,3 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave(0)

@@ -1,4 +1,4 @@
-"""Options of runs that may be long: to be cut off and go on, and in several processes."""
+"""Options of long runs: checkpoints, and several processes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,10 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="DIR",
-        help="Keep the run here: the same command goes on if it is cut off.",
+        help="Folder for checkpoints; the same command resumes an interrupted run.",
     ),
 ]
 Fsdp = Annotated[
     bool,
-    typer.Option("--fsdp", help="Under torchrun: each process trains a part of each weight."),
+    typer.Option("--fsdp", help="Under torchrun: each process holds a shard of every weight."),
 ]

@@ -6,16 +6,17 @@ its gradient and its optimiser state, and all have the whole only while they use
 """
 
 import functools
+import gc
+import importlib
 import itertools
 import os
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -214,26 +215,30 @@ def torchrun(
     except BaseException:
         # With gloo this wakes the others. nccl may wait for them here, and they for this process.
         if own and "nccl" not in dist.get_backend_config():
-            dist.destroy_process_group()
+            _close(fsdp)
         raise
     if own:
-        dist.destroy_process_group()
+        _close(fsdp)
 
 
-def leave(code: int) -> NoReturn:
-    """End a process that torchrun started, at once.
+def _close(fsdp: bool) -> None:
+    """Destroy the default process group, and with it the threads of gloo.
 
-    gloo's threads may still be letting go of the last message. On a busy machine Python is gone
-    before they are, which aborts the process, and torchrun takes a run that went well for a failed
-    one.
+    A thread that frees the last message while Python exits would abort the process. Destroying a
+    group joins its threads, but only once nothing refers to the group any more.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    if fsdp:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()  # it refers to the mesh, and the mesh to the group
+    dist.destroy_process_group()
+    gc.collect()
 
 
 def _meet(timeout: timedelta | None) -> None:
     """Make the default process group of what torchrun started."""
+    # Imported after the group exists, as DDP does, its default arguments would refer to the group.
+    importlib.import_module("torch.distributed.nn")
     number = int(os.environ["LOCAL_RANK"])
     if number < torch.cuda.device_count():
         torch.cuda.set_device(number)
