@@ -149,7 +149,7 @@ def cut_off(folder: Path) -> None:
 def work() -> dict[str, Any]:
     """All runs in all modes; four processes leave a checkpoint, from which two go on."""
     folder = Path(sys.argv[-1])
-    world = Processes.here().count
+    world = Processes.current().count
     found: dict[str, Any] = {}
     for mode, options in MODES[world].items():
         with torchrun(**options):
@@ -181,7 +181,7 @@ def refusal(
     work: Callable[[], Result] | None = None,
 ) -> str:
     mine = text()
-    if other and Processes.here().first:  # as long as that of the others
+    if other and Processes.current().first:  # as long as that of the others
         told = tuple(Document("", document.content.upper()) for document in mine.held_out)
         mine = replace(mine, held_out=told)
     try:

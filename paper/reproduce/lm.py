@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from eattn.data.text import Text, load_text
-from eattn.lm import Settings, learn
+from eattn.lm import LMConfig, train_lm
 from eattn.nn import check_mixer
 from paper.bench import show
 from paper.bench.experiment import carry_out
@@ -35,7 +35,7 @@ SAVED = 20.0  # seconds between checkpoints of a run
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train; the fields after `seeds` are those of `eattn.lm.Settings`."""
+    """What to train; the fields after `seeds` are those of `eattn.lm.LMConfig`."""
 
     mixers: tuple[str, ...] = ("ea-2", "ea-6", EXACT, "sa")
     plain: tuple[str, ...] = ("ea-6", "sa")  # also without the convolution
@@ -62,11 +62,12 @@ class Plan:
         small: Any = dict(hidden=128, layers=2, length=128, batch_tokens=2048, judged=2**14)
         return cls(**small, steps=120, evaluations=6, cost=40.0)
 
-    def settings(self, key: Row) -> Settings:
+    def settings(self, key: Row) -> LMConfig:
         """Of one run."""
-        shared = {f.name for f in fields(Settings)} & {f.name for f in fields(self)}
+        shared = {f.name for f in fields(LMConfig)} & {f.name for f in fields(self)}
         chosen = {name: key[name] for name in ("mixer", "short_conv", "positions", "seed")}
-        return Settings(**{name: getattr(self, name) for name in shared} | chosen)
+        chosen |= {"validation_tokens": self.judged}
+        return LMConfig(**{name: getattr(self, name) for name in shared} | chosen)
 
     def work(self) -> Iterator[tuple[Row, float]]:
         """Every run, and about how many seconds it takes."""
@@ -124,7 +125,7 @@ def about(text: Text) -> Row:
     """How much of it there is, and which."""
     sizes = {
         name: {"documents": len(part), "bytes": sum(len(document.content) for document in part)}
-        for name, part in (("learnt", text.learnt), ("held_out", text.held_out))
+        for name, part in (("learnt", text.train), ("held_out", text.validation))
     }
     return {**sizes, "fingerprint": text.fingerprint}
 
@@ -134,7 +135,7 @@ def measure_run(key: Row, *, plan: Plan, files: Sequence[Path], folder: Path) ->
     mine = folder / "-".join(str(key[name]) for name in key if name != "what")
     settings = plan.settings(key)
     places: Any = dict(checkpoint=mine, checkpoint_seconds=SAVED)
-    learnt = learn(load_text(files), settings, **places)
+    learnt = train_lm(load_text(files), settings, **places)
     last = learnt.points[-1]
     return {
         "bits_per_byte": last.bits_per_byte,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from eattn.data import Cases, load_classification
 from eattn.models import SequenceClassifier
 from eattn.nn import check_mixer
-from eattn.train import Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
 from paper.bench import show
 from paper.bench.experiment import carry_out
 from paper.bench.measure import Row
@@ -172,7 +172,7 @@ def fit(key: Row, *, epochs: float, data_dir: Path | None) -> Fitted:
         seed=seed,
     )
     task = Task(
-        TensorCases(*learnt),
+        TensorDataset(*learnt),
         loss,
         evaluate=lambda model: {"accuracy": accuracy(model, judged)},
         metric="accuracy",

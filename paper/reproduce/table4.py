@@ -22,7 +22,7 @@ from eattn.data import load_forecasting
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
 from eattn.nn.embedding import FIELDS
-from eattn.train import Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
 from paper.bench import show
 from paper.bench.experiment import carry_out
 from paper.bench.measure import Row
@@ -202,7 +202,7 @@ def fit(key: Row, *, share: float, data_dir: Path | None) -> Fitted:
     )
     starts = data.part("train")
     task = Task(
-        TensorCases(starts[: max(1, round(len(starts) * share))] if share < 1 else starts),
+        TensorDataset(starts[: max(1, round(len(starts) * share))] if share < 1 else starts),
         partial(loss, data=data),
         evaluate=lambda model: {"mae": scores(errors_of(model, data, "val"), data)["mae"]},
         metric="mae",

@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from eattn import cli
 from eattn.cli.lm import app
 from eattn.lm import load, run, training
-from eattn.lm.generating import Generation
+from eattn.lm.generate import Generation
 
 SIZE = ["--hidden", "16", "--layers", "1", "--length", "32", "--batch-tokens", "128"]
 SMALL = [*SIZE, "--steps", "12", "--lr", "0.01"]

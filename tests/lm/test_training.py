@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 from text_helpers import TINY, documents, text
 from torch.testing import assert_close
 
-from eattn.data.packing import Packed
+from eattn.lm.dataset import PackedDataset
 from eattn.data.text import Document, Text
 from eattn.hf import EAForCausalLM
 from eattn.lm import Corpus, Settings, bits_per_byte, byte_tokenizer, learn, train_bpe, training
@@ -27,9 +27,9 @@ def model(**changes) -> EAForCausalLM:
     return EAForCausalLM(settings.model(BYTES + 1)).double().eval()
 
 
-def packed(length: int = 32, tokenizer=None) -> Packed:
+def packed(length: int = 32, tokenizer=None) -> PackedDataset:
     tokenizer = tokenizer or byte_tokenizer()
-    return Packed(encode(tokenizer, documents()), length=length, end=BYTES)
+    return PackedDataset(encode(tokenizer, documents()), length=length, end=BYTES)
 
 
 # ---- what is learnt and what is judged -----------------------------------------------------------
@@ -96,7 +96,7 @@ def test_learning_lowers_bits_per_byte_and_keeps_the_best(kind):
     assert learnt.best.bits_per_byte == min(point.bits_per_byte for point in learnt.points)
     assert [point.tokens for point in learnt.points] == [20 * 128, 40 * 128, 60 * 128]
     assert 0 < first.seconds < last.seconds < learnt.history.seconds
-    rows = Packed(encode(learnt.tokenizer, text().held_out), length=32, end=BYTES)
+    rows = PackedDataset(encode(learnt.tokenizer, text().held_out), length=32, end=BYTES)
     sizes = byte_counts(learnt.tokenizer)
     again = bits_per_byte(learnt.model, rows, sizes, at_once=128, most=2**17)
     assert again == pytest.approx(learnt.best.bits_per_byte, rel=1e-5)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from train.problem_helpers import accuracy, net, points, timeless, weights
 from train.processes_worker import weighed
 
-from eattn.train import Batch, Processes, Task, TensorCases, TrainConfig, torchrun, train
+from eattn.train import Batch, Processes, Task, TensorDataset, TrainConfig, torchrun, train
 
 
 def run(folder: Path, struck: int | None) -> dict[str, Any]:
@@ -27,11 +27,11 @@ def run(folder: Path, struck: int | None) -> dict[str, Any]:
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
         nonlocal calls
         calls += 1
-        if calls == struck and not Processes.here().first:
+        if calls == struck and not Processes.current().first:
             os.kill(os.getpid(), signal.SIGKILL)
         return weighed(model, batch)
 
-    task = Task(TensorCases(*points()), loss, accuracy, metric="accuracy", better="higher")
+    task = Task(TensorDataset(*points()), loss, accuracy, metric="accuracy", better="higher")
     config = TrainConfig(epochs=3, batch_size=10, lr=0.02, checkpoint=folder, checkpoint_every=2)
     model = net(dropout=0.3)
     history = train(model, task, config)

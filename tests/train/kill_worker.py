@@ -24,7 +24,7 @@ import torch._dynamo  # optimisers do, on first use: once here rather than in ev
 from train.problem_helpers import accuracy, loss, net, points, timeless, weights
 
 import eattn.train
-from eattn.train import Batch, Task, TensorCases, TrainConfig, checkpoint, train
+from eattn.train import Batch, Task, TensorDataset, TrainConfig, checkpoint, train
 
 HERE = str(Path(eattn.train.__file__).parent)
 PIECE = 2000  # bytes
@@ -48,7 +48,7 @@ def run(folder: Path) -> None:
         checkpoint=folder / "checkpoint",
         checkpoint_every=3,  # in the middle of an epoch of four steps, too
     )
-    task = Task(TensorCases(*points()), noisy_loss, accuracy, metric="accuracy", better="higher")
+    task = Task(TensorDataset(*points()), noisy_loss, accuracy, metric="accuracy", better="higher")
     model = net()
     history = train(model, task, config)
     result = {"history": repr(timeless(history)), "weights": weights(model)}

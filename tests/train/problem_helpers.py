@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.train import History, Task, TensorCases, isolated
+from eattn.train import History, Task, TensorDataset, isolated
 
 COUNT, SIDES = 40, 2
 
@@ -34,11 +34,11 @@ def accuracy(model: nn.Module) -> dict[str, float]:
 
 
 def plain() -> Task:
-    return Task(TensorCases(*points()), loss)
+    return Task(TensorDataset(*points()), loss)
 
 
 def judged() -> Task:
-    return Task(TensorCases(*points()), loss, accuracy, metric="accuracy", better="higher")
+    return Task(TensorDataset(*points()), loss, accuracy, metric="accuracy", better="higher")
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from eattn.train import (
     Checkpoint,
     Processes,
     Task,
-    TensorCases,
+    TensorDataset,
     TrainConfig,
     isolated,
     torchrun,
@@ -38,7 +38,7 @@ def weighed(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
 
 
 def task(of: Any = weighed, cases: int = COUNT) -> Task:
-    return Task(TensorCases(*points(cases)), of, accuracy, metric="accuracy", better="higher")
+    return Task(TensorDataset(*points(cases)), of, accuracy, metric="accuracy", better="higher")
 
 
 FEW = 25  # the last batch of an epoch has one case
@@ -73,7 +73,7 @@ def centred(seed: int) -> nn.Module:
 def result(
     of: Task, config: TrainConfig, *, dropout: float = 0.0, center: bool = False
 ) -> dict[str, Any]:
-    seed = Processes.here().rank  # the first one's weights must count
+    seed = Processes.current().rank  # the first one's weights must count
     model = centred(seed) if center else net(seed, dropout=dropout)
     with norms() as found:
         history = train(model, of, config)
@@ -91,7 +91,7 @@ def cut_off(folder: Path) -> None:
 def runs(folder: Path) -> dict[str, dict[str, Any]]:
     found = {"plain": result(task(), CONFIG), "few": result(task(cases=FEW), CONFIG)}
     with torchrun(fsdp=True):
-        one = folder / ("one" if Processes.here().first else "one by another name")
+        one = folder / ("one" if Processes.current().first else "one by another name")
         here = replace(CONFIG, checkpoint=one, checkpoint_every=2)
         found["from one"] = result(task(), here)
         with contextlib.suppress(Cut):
@@ -111,14 +111,14 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def full(_: nn.Module) -> dict[str, float]:
-    raise ValueError(f"no room in process {Processes.here().rank}")
+    raise ValueError(f"no room in process {Processes.current().rank}")
 
 
 def refusals(folder: Path) -> dict[str, str]:
     """What is said of a checkpoint with a wrong bit, of one that is none, of other configs, of an
     evaluation that fails in the one process that has it, and of a checkpoint that one alone sees.
     """
-    first = Processes.here().first
+    first = Processes.current().first
     damaged, torn = folder / "damaged", folder / "torn"
     if first:
         shutil.copytree(folder / "cut", damaged)
@@ -129,13 +129,13 @@ def refusals(folder: Path) -> dict[str, str]:
         torn.mkdir()
         (torn / "last.pt").write_bytes(b"nothing")
         Checkpoint(folder / "own of 0").save({})
-    Processes.here().gather(None)  # all see what the first has made
+    Processes.current().gather(None)  # all see what the first has made
     configs = {
         "damaged": replace(CONFIG, checkpoint=damaged),
         "torn": replace(CONFIG, checkpoint=torn),
         "seeds": replace(CONFIG, seed=0 if first else 5),
         "full": CONFIG,
-        "unseen": replace(CONFIG, checkpoint=folder / f"own of {Processes.here().rank}"),
+        "unseen": replace(CONFIG, checkpoint=folder / f"own of {Processes.current().rank}"),
     }
     found = {}
     for name, config in configs.items():

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 import torch
 
-from eattn.train import ListCases, TensorCases, batches, move
+from eattn.train import ListDataset, TensorDataset, batches, move
 
 
 def order(seed: int, epoch: int) -> list[int]:
@@ -37,10 +37,10 @@ def test_no_two_seeds_or_epochs_share_an_order():
 
 def test_rows_of_tensors_stay_together():
     x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
-    rows, labels = TensorCases(x, y).collate([5, 0, 5])
+    rows, labels = TensorDataset(x, y).collate([5, 0, 5])
     assert torch.equal(rows, x[[5, 0, 5]])
     assert labels.tolist() == [5, 0, 5]
-    assert len(TensorCases(x, y)) == 6
+    assert len(TensorDataset(x, y)) == 6
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_rows_of_tensors_stay_together():
 )
 def test_tensors_of_different_lengths_are_no_cases(tensors):
     with pytest.raises(ValueError, match="tensors must have one length, got shapes"):
-        TensorCases(*tensors)
+        TensorDataset(*tensors)
 
 
 def test_items_are_collated_by_the_function_given():
-    cases = ListCases(["a", "bb", "ccc"], lambda items: torch.tensor([len(x) for x in items]))
+    cases = ListDataset(["a", "bb", "ccc"], lambda items: torch.tensor([len(x) for x in items]))
     assert len(cases) == 3
     assert cases.collate([2, 0]).tolist() == [3, 1]
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from train.problem_helpers import judged, loss, net, plain, points
 
-from eattn.train import Task, TensorCases, TrainConfig, train
+from eattn.train import Task, TensorDataset, TrainConfig, train
 
 CONFIG = TrainConfig(epochs=3, batch_size=10, lr=0.01)
 
@@ -59,7 +59,7 @@ def test_a_bar_is_closed_when_the_run_fails():
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True)
     with pytest.raises(ValueError, match="loss is nan"):
-        train(net(), Task(TensorCases(*points()), fail), CONFIG, progress=console)
+        train(net(), Task(TensorDataset(*points()), fail), CONFIG, progress=console)
     assert stream.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
@@ -103,7 +103,7 @@ def test_a_resumed_run_writes_no_step_twice(tmp_path):
         return loss(model, batch)
 
     with pytest.raises(KeyboardInterrupt):
-        train(net(), Task(TensorCases(*points()), cut), config)
+        train(net(), Task(TensorDataset(*points()), cut), config)
     train(net(), plain(), config)  # steps 5 and 6 come again
     assert [event.step for event in events(tmp_path / "board", "train/loss")] == list(range(1, 13))
 

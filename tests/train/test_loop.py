@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
 
 from eattn.models import Forecaster, SequenceClassifier
-from eattn.train import ListCases, Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import ListDataset, Task, TensorDataset, TrainConfig, isolated, train
 
 
 def test_a_problem_is_learnt():
@@ -45,7 +45,7 @@ def test_a_classifier_of_padded_series_is_trained_by_items():
 
     with isolated(0):
         model = SequenceClassifier(2, classes=2, dim=16, depth=1, mixer="ea-6")
-    task = Task(ListCases(items, collate), cross_entropy)
+    task = Task(ListDataset(items, collate), cross_entropy)
     history = train(model, task, TrainConfig(epochs=15, batch_size=16, lr=5e-3))
     assert history.rows[-1].loss < 0.5 * history.rows[0].loss
 
@@ -54,7 +54,7 @@ def test_a_forecaster_is_trained_by_its_own_loss():
     x = torch.sin(torch.arange(240) * 0.4).reshape(20, 12, 1)
     with isolated(0):
         model = Forecaster(1, dim=16, depth=1, mixer="ea-2")
-    task = Task(TensorCases(x), lambda model, batch: model.loss(*batch))
+    task = Task(TensorDataset(x), lambda model, batch: model.loss(*batch))
     history = train(model, task, TrainConfig(epochs=15, batch_size=10, lr=5e-3))
     assert history.rows[-1].loss < 0.2 * history.rows[0].loss
 
@@ -89,7 +89,7 @@ def test_the_loss_of_a_row_is_the_mean_over_what_batches_count_for(weighted, exp
         value = model(batch[0]).mean() * 0 + (len(sizes) - 1)
         return (value, 10.0 * len(sizes)) if weighted else value
 
-    task = Task(TensorCases(torch.zeros(4, 1)), count)
+    task = Task(TensorDataset(torch.zeros(4, 1)), count)
     history = train(nn.Linear(1, 1), task, TrainConfig(epochs=1, batch_size=3))
     assert sizes == [3, 1]
     assert history.rows[0].loss == pytest.approx(expected)
@@ -128,7 +128,7 @@ class Judge:
         return {"score": self.values[len(self.seen) - 1]}
 
     def task(self, better: str) -> Task:
-        return Task(TensorCases(*points()), loss, self, metric="score", better=better)
+        return Task(TensorDataset(*points()), loss, self, metric="score", better=better)
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["higher", "lower"])
@@ -162,7 +162,7 @@ def test_a_metric_that_is_nan_is_never_the_best():
 def test_the_loss_in_training_may_decide():
     x = torch.zeros(4, 1)
     task = Task(
-        TensorCases(x),
+        TensorDataset(x),
         lambda model, batch: model(batch[0]).mean() * 0 + next(losses),
         metric="train_loss",
         better="lower",
@@ -179,7 +179,7 @@ def test_judging_a_model_does_not_change_what_it_learns():
     quiet, watched = net(), net()
     config = TrainConfig(epochs=3, batch_size=8)
     train(quiet, plain(), config)
-    train(watched, Task(TensorCases(*points()), loss, noisy), config)
+    train(watched, Task(TensorDataset(*points()), loss, noisy), config)
     assert same(weights(quiet), weights(watched))
 
 
@@ -209,7 +209,7 @@ def test_a_compiled_model_learns_what_it_learns_without():
 
 
 def test_a_task_that_cannot_be_learnt_says_why():
-    cases = TensorCases(*points())
+    cases = TensorDataset(*points())
     with pytest.raises(TypeError, match=r"loss must return a tensor without dimensions, got shape"):
         train(net(), Task(cases, lambda model, batch: model(batch[0])))
     with pytest.raises(TypeError, match="without dimensions, got float"):
@@ -221,7 +221,7 @@ def test_a_task_that_cannot_be_learnt_says_why():
 
 
 def test_what_decides_must_be_there():
-    cases = TensorCases(*points())
+    cases = TensorDataset(*points())
     with pytest.raises(ValueError, match="patience needs a task with a metric"):
         train(net(), plain(), TrainConfig(patience=3))
     with pytest.raises(ValueError, match="better must be 'higher' or 'lower' for metric 'f1'"):

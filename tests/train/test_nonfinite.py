@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from train.problem_helpers import loss, net, points, same, weights
 
-from eattn.train import Task, TensorCases, TrainConfig, TrainingError, train
+from eattn.train import Task, TensorDataset, TrainConfig, TrainingError, train
 
 CONFIG = TrainConfig(epochs=4, batch_size=10, lr=0.25)
 
@@ -20,7 +20,7 @@ def spoiled(step: int, factor: float = math.nan) -> Task:
     def spoil(model, batch):
         return loss(model, batch) * (factor if next(calls) == step else 1.0)
 
-    return Task(TensorCases(*points()), spoil)
+    return Task(TensorDataset(*points()), spoil)
 
 
 def test_it_says_where_and_what_to_try():
@@ -43,14 +43,14 @@ def test_what_is_not_set_yet_is_offered():
 
 def test_a_loss_that_explodes_is_caught():
     model = nn.Linear(4, 1)
-    task = Task(TensorCases(points()[0]), lambda model, batch: -model(batch[0]).exp().mean())
+    task = Task(TensorDataset(points()[0]), lambda model, batch: -model(batch[0]).exp().mean())
     with pytest.raises(TrainingError, match=r"is -?inf at epoch \d+, step \d+ \(lr 10\)"):
         train(model, task, TrainConfig(epochs=100, lr=10.0, clip=None))
     assert all(p.isfinite().all() for p in model.parameters())
 
 
 def test_a_gradient_may_be_to_blame_while_the_loss_is_finite():
-    task = Task(TensorCases(torch.zeros(4, 4)), lambda model, b: (model(b[0]) * 0).sqrt().sum())
+    task = Task(TensorDataset(torch.zeros(4, 4)), lambda model, b: (model(b[0]) * 0).sqrt().sum())
     with pytest.raises(TrainingError, match="gradient norm is nan at epoch 1, step 1"):
         train(net(), task, CONFIG)
 
@@ -61,7 +61,7 @@ def test_bad_data_is_pointed_at():
     with pytest.raises(
         TrainingError, match=r"loss is nan .* the batch holds NaN or inf: look at the data"
     ):
-        train(net(), Task(TensorCases(x, y), loss), CONFIG)
+        train(net(), Task(TensorDataset(x, y), loss), CONFIG)
 
 
 def test_bad_weights_are_pointed_at():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 from train.problem_helpers import loss, net, points, weights
 
-from eattn.train import Plan, Task, TensorCases, TrainConfig, make_optimizer, train
+from eattn.train import Plan, Task, TensorDataset, TrainConfig, make_optimizer, train
 
 
 @pytest.mark.parametrize("name", ["adamw", "radam"])
@@ -23,7 +23,7 @@ def test_a_run_is_what_one_writes_by_hand(name):
         clip=0.1,
     )
     x, y = points()
-    cases = TensorCases(x.double(), y)
+    cases = TensorDataset(x.double(), y)
     model, by_hand = net(dropout=0.0).double(), net(dropout=0.0).double()
     train(model, Task(cases, loss), config)
 

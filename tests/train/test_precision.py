@@ -9,8 +9,8 @@ from torch import nn
 from train.problem_helpers import COUNT, loss, net, points, same, weights
 
 from eattn.models import SequenceClassifier
-from eattn.train import Task, TensorCases, TrainConfig, TrainingError, isolated, train
-from eattn.train.precision import choose_device, choose_dtype
+from eattn.train import Task, TensorDataset, TrainConfig, TrainingError, isolated, train
+from eattn.train.optim import choose_device, choose_dtype
 
 
 def classify(precision: str) -> tuple[nn.Module, list[float], list[torch.dtype]]:
@@ -27,7 +27,7 @@ def classify(precision: str) -> tuple[nn.Module, list[float], list[torch.dtype]]
     with isolated(0):
         model = SequenceClassifier(4, 2, dim=16, depth=1, mixer="ea-6")
     config = TrainConfig(epochs=2, batch_size=8, precision=precision)
-    history = train(model, Task(TensorCases(x, y), cross_entropy), config)
+    history = train(model, Task(TensorDataset(x, y), cross_entropy), config)
     return model, [row.loss for row in history.rows], dtypes
 
 
@@ -55,14 +55,14 @@ def test_gradients_that_overflow_in_float16_cost_a_step_and_no_more():
         return loss(model, batch) * 1000
 
     config = TrainConfig(epochs=3, batch_size=10, precision="float16")
-    train(model, Task(TensorCases(*points()), big), config)
+    train(model, Task(TensorDataset(*points()), big), config)
     moved = [not same(a, b) for a, b in pairwise(changes)]
     assert not moved[0]
     assert moved[-1]
 
 
 def test_gradients_that_are_never_finite_stop_a_float16_run_too():
-    task = Task(TensorCases(torch.zeros(4, 4)), lambda model, b: (model(b[0]) * 0).sqrt().sum())
+    task = Task(TensorDataset(torch.zeros(4, 4)), lambda model, b: (model(b[0]) * 0).sqrt().sum())
     with pytest.raises(TrainingError, match="gradient norm is nan"):
         train(net(), task, TrainConfig(epochs=100, precision="float16"))
 
@@ -87,7 +87,7 @@ def test_a_card_learns_the_same_problem(precision, tmp_path):
         x, y = (t.cuda() for t in points())
         return {"accuracy": (model(x).argmax(1) == y).float().mean()}
 
-    task = Task(TensorCases(*points()), loss, accuracy, metric="accuracy", better="higher")
+    task = Task(TensorDataset(*points()), loss, accuracy, metric="accuracy", better="higher")
     config = TrainConfig(epochs=30, batch_size=8, lr=0.01, precision=precision, checkpoint=tmp_path)
     model, again = net(), net(seed=1)
     assert train(model, task, config).best.metrics["accuracy"] == 1.0

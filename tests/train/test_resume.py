@@ -12,7 +12,7 @@ from torch import nn
 from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
 
 from eattn.models import SequenceClassifier
-from eattn.train import Checkpoint, Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Checkpoint, Task, TensorDataset, TrainConfig, isolated, train
 
 TESTS = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ def classifier(seed: int) -> nn.Module:
 
 def series() -> Task:
     x = points(80)[0].reshape(-1, 8, 2)
-    cases = TensorCases(x, (x.mean((1, 2)) > 0).long())
+    cases = TensorDataset(x, (x.mean((1, 2)) > 0).long())
     return Task(cases, loss, lambda model: {"noise": torch.rand(())}, "noise", "lower")
 
 
@@ -94,7 +94,7 @@ def test_a_classifier_goes_on_from_its_checkpoint(tmp_path, options):
 def test_early_stopping_counts_on_through_a_kill(tmp_path):
     def scripted(step=None):
         values = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
-        task = Task(TensorCases(*points()), loss, lambda m: {"x": next(values)}, "x", "lower")
+        task = Task(TensorDataset(*points()), loss, lambda m: {"x": next(values)}, "x", "lower")
         return task if step is None else cut_at(task, step), values
 
     config = TrainConfig(epochs=6, batch_size=20, patience=3, checkpoint=tmp_path)
@@ -174,6 +174,6 @@ def test_another_model_or_task_is_refused_with_what_differs(tmp_path):
     with pytest.raises(ValueError, match=r"bias was float32\[2\] trained and is float32\[2\];"):
         train(frozen, plain(), config)
     with pytest.raises(ValueError, match="another task: cases was 40 and is 12;"):
-        train(nn.Linear(4, 2), Task(TensorCases(*points(12)), loss), config)
+        train(nn.Linear(4, 2), Task(TensorDataset(*points(12)), loss), config)
     with pytest.raises(ValueError, match="another task: metric was None and is accuracy"):
         train(nn.Linear(4, 2), judged(), config)

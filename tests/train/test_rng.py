@@ -7,7 +7,7 @@ import pytest
 import torch
 from train.problem_helpers import judged, net, plain, same, timeless, weights
 
-from eattn.train import Task, TensorCases, TrainConfig, isolated, seed_everything, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, seed_everything, train
 from eattn.train.rng import rng_state, set_rng_state
 
 
@@ -64,7 +64,7 @@ def test_nor_does_a_failed_run_touch_them():
     expected = draw()
     seed_everything(5)
     with pytest.raises(RuntimeError, match="no"):
-        train(net(), Task(TensorCases(torch.zeros(1)), fail))
+        train(net(), Task(TensorDataset(torch.zeros(1)), fail))
     assert draw() == expected
 
 

@@ -7,13 +7,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from eattn._checks import check_number
 from eattn.nn import check_mixer
 from eattn.timeseries import saved_classifier, store
 from eattn.timeseries.arrays import Scaling, Series, check_channels, check_finite
 from eattn.timeseries.classifying import learn, probabilities
 from eattn.timeseries.settings import plain_params, seed_of
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 try:
     from aeon.classification.base import BaseClassifier

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eattn.models import SequenceClassifier
 from eattn.timeseries.arrays import held_out, pieces, side_by_side
 from eattn.timeseries.settings import digest
-from eattn.train import History, ListCases, Task, TrainConfig, isolated, move, train
+from eattn.train import History, ListDataset, Task, TrainConfig, isolated, move, train
 
 METRIC = "val_loss"
 AT_ONCE = 64  # cases in a batch where no gradient is needed
@@ -37,7 +37,7 @@ def learn(
     with isolated(config.seed):
         model = SequenceClassifier(**design)
     data = digest([*series, torch.from_numpy(y)])
-    task = Task(ListCases(learnt, _collate), _loss, data=data)
+    task = Task(ListDataset(learnt, _collate), _loss, data=data)
     if judged:
         kept = [cases[i] for i in sorted(judged)]
         judge: dict[str, Any] = dict(evaluate=lambda model: _judge(model, kept), metric=METRIC)

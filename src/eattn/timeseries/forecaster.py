@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from eattn._checks import check_number
 from eattn.nn import check_mixer
 from eattn.nn.base import check_size
 from eattn.timeseries import saved_forecaster, store
@@ -23,7 +24,6 @@ from eattn.timeseries.settings import plain, plain_params
 from eattn.timeseries.tracks import Reader, Track, begin, go_on, long_format
 from eattn.timeseries.training import calibration, config_of, design_of, learn
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 if TYPE_CHECKING:
     import pandas as pd

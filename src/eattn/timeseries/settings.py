@@ -49,9 +49,9 @@ def seed_of(random_state: Any) -> int:
     """
     if random_state is None:
         drawn = int(np.random.SeedSequence().generate_state(1)[0])
-        return int(Processes.here().tell(drawn))
+        return int(Processes.current().broadcast(drawn))
     if isinstance(random_state, np.random.RandomState):
-        return int(Processes.here().tell(int(random_state.randint(2**31))))
+        return int(Processes.current().broadcast(int(random_state.randint(2**31))))
     if isinstance(random_state, bool) or not isinstance(random_state, int):
         kind = type(random_state).__name__
         raise TypeError(f"random_state must be an int, a RandomState or None, got {kind}")

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from eattn.data.packing import Packed
+from eattn.lm.dataset import PackedDataset
 
 END = 99
 DOCUMENTS = [[1, 2, 3, 4, 5], [6], [], [7, 8], list(range(10, 24))]
 
 
-def packed(length: int = 4) -> Packed:
-    return Packed(DOCUMENTS, length=length, end=END)
+def packed(length: int = 4) -> PackedDataset:
+    return PackedDataset(DOCUMENTS, length=length, end=END)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
@@ -42,12 +42,12 @@ def test_rows_may_come_in_any_order():
 
 def test_stream_uses_the_smallest_integer_type():
     assert packed().stream.dtype == np.uint8
-    assert Packed([[1]], length=2, end=256).stream.dtype == np.uint16
-    assert Packed([[70_000]], length=2, end=256).stream.dtype == np.uint32
+    assert PackedDataset([[1]], length=2, end=256).stream.dtype == np.uint16
+    assert PackedDataset([[70_000]], length=2, end=256).stream.dtype == np.uint32
 
 
 def test_invalid_input_raises():
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
-        Packed([[1]], length=0, end=0)
+        PackedDataset([[1]], length=0, end=0)
     with pytest.raises(ValueError, match="documents must not be empty"):
-        Packed([], length=4, end=0)
+        PackedDataset([], length=4, end=0)

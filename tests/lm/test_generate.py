@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 from hf_helpers import VOCAB, ids, make
 
 from eattn.lm import Sampling, byte_tokenizer, generating, stream
-from eattn.lm.generating import Generation
+from eattn.lm.generate import Generation
 
 GREEDY = Sampling(temperature=0)
 PROMPT = ids(1, 9)[0].tolist()
