@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchrun_helpers import norms
 
 from eattn.data.text import Document, Text, split
-from eattn.lm import Settings, learn, run
+from eattn.lm import LMConfig, train_lm, run
 from eattn.timeseries import classifying, training
 from eattn.timeseries.dataset import Material
 from eattn.timeseries.inputs import rows_of
@@ -36,7 +36,7 @@ MODES: dict[int, dict[str, dict[str, Any]]] = {
         "both": dict(fsdp=True, sequence_parallel=2),
     },
 }
-SETTINGS = Settings(
+CONFIG = LMConfig(
     hidden=8,
     layers=2,
     length=24,
@@ -44,7 +44,7 @@ SETTINGS = Settings(
     steps=6,
     positions=True,
     evaluations=3,
-    judged=48,
+    validation_tokens=48,
     lr=0.02,
 )
 Result = dict[str, Any]
@@ -62,15 +62,15 @@ def result(history: History, model: nn.Module) -> Result:
 
 
 def language(**places: Any) -> Result:
-    learnt = learn(text(), SETTINGS, **places)
+    learnt = train_lm(text(), CONFIG, **places)
     return result(learnt.history, learnt.model)
 
 
 def short() -> Result:
     """Every row a batch of its own, and the last one a single token: fewer than processes."""
-    documents = [Document("", b"a" * SETTINGS.length), Document("", b"b" * SETTINGS.length)]
-    settings = replace(SETTINGS, batch_tokens=SETTINGS.length, steps=4, evaluations=2)
-    learnt = learn(Text(*((document,) for document in documents)), settings)
+    documents = [Document("", b"a" * CONFIG.length), Document("", b"b" * CONFIG.length)]
+    settings = replace(CONFIG, batch_tokens=CONFIG.length, steps=4, evaluations=2)
+    learnt = train_lm(Text(*((document,) for document in documents)), settings)
     return result(learnt.history, learnt.model)
 
 
@@ -81,7 +81,7 @@ def classifier() -> Result:
         channels=2, classes=2, pooling="flatten", embed="conv", dim=8, depth=1, max_len=15
     )
     config = TrainConfig(epochs=2, batch_size=10, optimizer="radam", lr=0.01)
-    model, history = classifying.learn(
+    model, history = classifying.train_lm(
         series,
         np.arange(30) % 2,
         design,
@@ -97,7 +97,7 @@ def forecaster() -> Result:
     material = Material(found, fraction=0.2, window=None, context=11, horizon=3)
     params = dict(mixer="ea-6", dim=8, depth=1, heads=2, dropout=0.0, lags=4)
     config = TrainConfig(epochs=None, max_steps=6, evaluate_every=3, batch_size=8, lr=0.01)
-    model, history = training.learn(
+    model, history = training.train_lm(
         material, training.design_of(params, material), config, progress=False
     )
     return result(history, model)
@@ -182,12 +182,12 @@ def refusal(
 ) -> str:
     mine = text()
     if other and Processes.current().first:  # as long as that of the others
-        told = tuple(Document("", document.content.upper()) for document in mine.held_out)
-        mine = replace(mine, held_out=told)
+        told = tuple(Document("", document.content.upper()) for document in mine.validation)
+        mine = replace(mine, validation=told)
     try:
         with torchrun(sequence_parallel=sequence_parallel):
             if work is None:
-                learn(mine, replace(SETTINGS, mixer=mixer))
+                train_lm(mine, replace(CONFIG, mixer=mixer))
             else:
                 work()
     except ValueError as error:
@@ -200,7 +200,7 @@ def no_room(out: Path) -> str:
     error = OSError(28, "No space left on device")
     try:
         with patch.object(run.checkpoint_dir, "begin", side_effect=error):
-            run.run([Path(__file__)], out, SETTINGS)
+            run.run([Path(__file__)], out, CONFIG)
     except OSError as error:
         return str(error)
     return "nothing"

@@ -1,4 +1,4 @@
-"""A text that is quick to learn, in several documents, and the settings of a tiny model of it."""
+"""A text that is quick to train_lm, in several documents, and the settings of a tiny model of it."""
 
 from typing import Any
 

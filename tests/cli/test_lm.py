@@ -46,7 +46,7 @@ def call(*args: object, stdin: str | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files to learn from in `text`, and `model`, learnt from them."""
+    """Files to train_lm, from in `text`, and `model`, learnt from them."""
     folder = tmp_path_factory.mktemp("lm")
     (folder / "text").mkdir()
     for name, content in documents():

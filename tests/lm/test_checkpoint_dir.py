@@ -11,17 +11,17 @@ pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 from text_helpers import TINY, documents, text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eattn.lm import Settings, checkpoint_dir, learn, load, save, train_bpe
+from eattn.lm import LMConfig, checkpoint_dir, train_lm, load, save, train_bpe
 from eattn.lm.checkpoint_dir import begin, check_free, goes_on, tokenizer_of
 
-SETTINGS = Settings(**TINY)
+CONFIG = LMConfig(**TINY)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     out = tmp_path_factory.mktemp("saved") / "model"
-    learnt = learn(text(), SETTINGS)
-    save(learnt, out, text(), SETTINGS)
+    learnt = train_lm(text(), CONFIG)
+    save(learnt, out, text(), CONFIG)
     return out, learnt
 
 
@@ -45,7 +45,7 @@ def test_it_says_how_it_came_about_and_nothing_is_left_over(saved):
     told = json.loads((out / "training.json").read_text())
     assert told["settings"]["mixer"] == "ea-6"
     assert told["settings"]["text"] == text().fingerprint
-    assert told["held_out"] == [document.name for document in text().held_out]
+    assert told["held_out"] == [document.name for document in text().validation]
     assert told["points"][-1]["bits_per_byte"] == learnt.points[-1].bits_per_byte
     assert not (out / "checkpoint").exists()
 
@@ -56,8 +56,8 @@ def test_ours_reads_it_too_and_it_may_be_overwritten_with_force_only(copy):
     with pytest.raises(ValueError, match="copy holds a model already: --force overwrites it"):
         check_free(copy, force=False)
     check_free(copy, force=True)
-    learnt = learn(text(), Settings(**TINY | dict(hidden=8)))
-    save(learnt, copy, text(), SETTINGS)
+    learnt = train_lm(text(), LMConfig(**TINY | dict(hidden=8)))
+    save(learnt, copy, text(), CONFIG)
     assert load(copy)[0].config.hidden_size == 8
 
 
@@ -65,12 +65,12 @@ def test_a_checkpoint_goes_when_the_model_is_on_the_disk(saved, tmp_path, monkey
     synced = []
 
     def sync(path):
-        assert goes_on(tmp_path, text(), SETTINGS, force=False)
+        assert goes_on(tmp_path, text(), CONFIG, force=False)
         synced.append(path.name)
 
-    begin(tmp_path, text(), SETTINGS)
+    begin(tmp_path, text(), CONFIG)
     monkeypatch.setattr(checkpoint_dir, "sync", sync)
-    save(saved[1], tmp_path, text(), SETTINGS)
+    save(saved[1], tmp_path, text(), CONFIG)
     assert sorted(synced[:-1]) == sorted(path.name for path in tmp_path.iterdir())
     assert synced[-1] == tmp_path.name
 
@@ -86,15 +86,15 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_run_to_go_on_with(
             raise KeyboardInterrupt
         remove(path, **options)
 
-    begin(tmp_path, text(), SETTINGS)
+    begin(tmp_path, text(), CONFIG)
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         if work == "save":
-            save(saved[1], tmp_path, text(), SETTINGS)
+            save(saved[1], tmp_path, text(), CONFIG)
         else:
-            begin(tmp_path, text(), SETTINGS)
+            begin(tmp_path, text(), CONFIG)
     assert (tmp_path / "checkpoint").exists()
-    assert not goes_on(tmp_path, text(), SETTINGS, force=False)
+    assert not goes_on(tmp_path, text(), CONFIG, force=False)
 
 
 def test_a_folder_of_other_things_is_never_written_to(tmp_path):
@@ -111,11 +111,11 @@ def test_a_folder_of_other_things_is_never_written_to(tmp_path):
 
 
 def test_a_run_goes_on_only_as_the_one_it_was(tmp_path):
-    assert not goes_on(tmp_path, text(), SETTINGS, force=False)
-    begin(tmp_path, text(), SETTINGS)
-    assert goes_on(tmp_path, text(), SETTINGS, force=False)
-    assert goes_on(tmp_path, text(), SETTINGS, force=True)
-    other = Settings(**TINY | dict(mixer="sa"))
+    assert not goes_on(tmp_path, text(), CONFIG, force=False)
+    begin(tmp_path, text(), CONFIG)
+    assert goes_on(tmp_path, text(), CONFIG, force=False)
+    assert goes_on(tmp_path, text(), CONFIG, force=True)
+    other = LMConfig(**TINY | dict(mixer="sa"))
     told = r"settings.json is of another run: mixer was ea-6 and is sa; .*--force starts anew"
     with pytest.raises(ValueError, match=told):
         goes_on(tmp_path, text(), other, force=False)
@@ -125,16 +125,16 @@ def test_a_run_goes_on_only_as_the_one_it_was(tmp_path):
 def test_another_text_is_another_run(tmp_path):
     from eattn.data.text import split
 
-    begin(tmp_path, text(), SETTINGS)
+    begin(tmp_path, text(), CONFIG)
     with pytest.raises(ValueError, match=r"text was \w+ and is \w+"):
-        goes_on(tmp_path, split(documents(25)), SETTINGS, force=False)
+        goes_on(tmp_path, split(documents(25)), CONFIG, force=False)
 
 
 def test_its_tokenizer_is_made_once(tmp_path):
-    settings = Settings(**TINY | dict(tokenizer="bpe", vocab=280))
+    settings = LMConfig(**TINY | dict(tokenizer="bpe", vocab=280))
     begin(tmp_path, text(), settings)
     found = tokenizer_of(tmp_path / "checkpoint").backend_tokenizer.to_str()
-    assert found == train_bpe(text().learnt, 280).backend_tokenizer.to_str()
+    assert found == train_bpe(text().train, 280).backend_tokenizer.to_str()
 
 
 # ---- what is no model ----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_its_tokenizer_is_made_once(tmp_path):
 def test_what_is_no_model_is_named(tmp_path, copy):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    begin(tmp_path / "begun", text(), SETTINGS)
+    begin(tmp_path / "begun", text(), CONFIG)
     for name, reason in (
         ("gone", "must be the folder of a saved model, there is none"),
         ("file", "must be the folder of a saved model, got a file"),

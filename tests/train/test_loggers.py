@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from rich.console import Console
-from train.problem_helpers import judged, loss, net, plain, points
+from train.problem_helpers import loss, net, plain, points, scored
 
 from eattn.train import Task, TensorDataset, TrainConfig, train
 
@@ -17,12 +17,12 @@ CONFIG = TrainConfig(epochs=3, batch_size=10, lr=0.01)
 def shown(*, terminal: bool, task: Task | None = None) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100)
-    train(net(), judged() if task is None else task, CONFIG, progress=console)
+    train(net(), scored() if task is None else task, CONFIG, progress=console)
     return stream.getvalue()
 
 
 def test_nothing_is_shown_unless_asked_for(capfd):
-    train(net(), judged(), CONFIG)
+    train(net(), scored(), CONFIG)
     assert capfd.readouterr() == ("", "")
 
 
@@ -78,7 +78,7 @@ def events(folder, tag: str) -> list:
 def test_tensorboard_gets_every_step_and_every_evaluation(tmp_path):
     pytest.importorskip("tensorboard")
     config = TrainConfig(epochs=3, batch_size=10, schedule="linear", tensorboard=tmp_path)
-    history = train(net(), judged(), config)
+    history = train(net(), scored(), config)
     scalars = {tag: {e.step: e.value for e in events(tmp_path, tag)} for tag in TAGS}
     steps = range(1, 13)
     assert set(scalars["train/loss"]) == set(steps)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
+from train.problem_helpers import loss, net, plain, points, same, scored, timeless, weights
 
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.train import ListDataset, Task, TensorDataset, TrainConfig, isolated, train
@@ -15,7 +15,7 @@ from eattn.train import ListDataset, Task, TensorDataset, TrainConfig, isolated,
 
 def test_a_problem_is_learnt():
     model = net()
-    history = train(model, judged(), TrainConfig(epochs=30, batch_size=8, lr=0.01))
+    history = train(model, scored(), TrainConfig(epochs=30, batch_size=8, lr=0.01))
     losses = [row.loss for row in history.rows]
     assert losses[-1] < 0.3 * losses[0]
     assert history.best.metrics["accuracy"] == 1.0
@@ -61,7 +61,7 @@ def test_a_forecaster_is_trained_by_its_own_loss():
 
 def test_rows_say_what_happened():
     config = TrainConfig(epochs=3, batch_size=16, lr=0.1, schedule="linear")
-    history = train(net(), judged(), config)
+    history = train(net(), scored(), config)
     assert [row.epoch for row in history.rows] == [1, 2, 3]
     assert [row.step for row in history.rows] == [3, 6, 9]
     assert [row.lr for row in history.rows] == pytest.approx([0.1 * (1 - i / 9) for i in (2, 5, 8)])
@@ -202,9 +202,9 @@ def test_frozen_parameters_stay():
 def test_a_compiled_model_learns_what_it_learns_without():
     model, compiled = net(), net()
     config = TrainConfig(epochs=2, batch_size=8)
-    history = train(model, judged(), config)
+    history = train(model, scored(), config)
     graph = torch.compile(compiled, backend="eager")
-    assert timeless(train(graph, judged(), config)) == timeless(history)
+    assert timeless(train(graph, scored(), config)) == timeless(history)
     assert same(weights(compiled), weights(model))
 
 

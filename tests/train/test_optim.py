@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 from train.problem_helpers import loss, net, points, weights
 
-from eattn.train import Plan, Task, TensorDataset, TrainConfig, make_optimizer, train
+from eattn.train import Schedule, Task, TensorDataset, TrainConfig, make_optimizer, train
 
 
 @pytest.mark.parametrize("name", ["adamw", "radam"])
@@ -33,7 +33,7 @@ def test_a_run_is_what_one_writes_by_hand(name):
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.RAdam
     decoupled = {} if name == "adamw" else {"decoupled_weight_decay": True}
     optimizer = kind(groups, betas=(0.8, 0.95), **decoupled)
-    plan = Plan(len(x), config)
+    plan = Schedule(len(x), config)
     for step, rows in enumerate(plan.batches(0)):
         for group in optimizer.param_groups:
             group["lr"] = plan.lr(step)

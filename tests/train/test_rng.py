@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from train.problem_helpers import judged, net, plain, same, timeless, weights
+from train.problem_helpers import net, plain, same, scored, timeless, weights
 
 from eattn.train import Task, TensorDataset, TrainConfig, isolated, seed_everything, train
 from eattn.train.rng import rng_state, set_rng_state
@@ -20,9 +20,9 @@ def draw() -> tuple[float, ...]:
 def test_two_runs_with_one_seed_are_equal_bit_for_bit():
     config = TrainConfig(epochs=3, batch_size=8, seed=7)
     first, again = net(), net()
-    a = train(first, judged(), config)
+    a = train(first, scored(), config)
     draw()  # whatever the caller does between
-    b = train(again, judged(), config)
+    b = train(again, scored(), config)
     assert timeless(a) == timeless(b)
     assert same(weights(first), weights(again))
 
@@ -51,7 +51,7 @@ def test_the_callers_random_numbers_are_untouched():
     seed_everything(5)
     expected = draw()
     seed_everything(5)
-    train(net(), judged(), TrainConfig(epochs=1))
+    train(net(), scored(), TrainConfig(epochs=1))
     assert draw() == expected
 
 

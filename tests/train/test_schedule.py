@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from eattn.train import Plan, TrainConfig
+from eattn.train import Schedule, TrainConfig
 
 
-def plan(cases: int = 10, **fields) -> Plan:
-    return Plan(cases, TrainConfig(**{"epochs": 5, "batch_size": 4, "lr": 0.5} | fields))
+def plan(cases: int = 10, **fields) -> Schedule:
+    return Schedule(cases, TrainConfig(**{"epochs": 5, "batch_size": 4, "lr": 0.5} | fields))
 
 
-def rates(plan: Plan) -> list[float]:
+def rates(plan: Schedule) -> list[float]:
     return [plan.lr(step) for step in range(plan.steps)]
 
 
