@@ -2,48 +2,46 @@
 
 import numpy as np
 import pytest
+import torch
 
-from eattn.lm.dataset import PackedDataset
+pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
+
+from eattn.lm import PackedDataset
 
 END = 99
 DOCUMENTS = [[1, 2, 3, 4, 5], [6], [], [7, 8], list(range(10, 24))]
 
 
-def packed(length: int = 4) -> PackedDataset:
-    return PackedDataset(DOCUMENTS, length=length, end=END)
-
-
 @pytest.mark.parametrize("length", [1, 3, 4, 27, 100])
 def test_rows_are_the_documents_without_padding(length):
-    rows = packed(length)
+    dataset = PackedDataset(DOCUMENTS, length=length, end=END)
     whole = [token for document in DOCUMENTS for token in (END, *document)]
-    found = rows.rows(range(len(rows)))
-    assert found.tokens.tolist() == whole
-    assert found.labels.tolist() == [*whole[1:], END]
-    assert rows.tokens == len(whole)
-    assert len(rows) == -(-len(whole) // length)
+    tokens, labels, cu_seqlens = dataset.collate(list(range(len(dataset))))
+    assert tokens[0].tolist() == whole
+    assert labels.tolist() == [*whole[1:], END]
+    assert dataset.tokens == len(whole)
+    assert len(dataset) == -(-len(whole) // length)
     # A sequence begins at each row and at each document.
-    documents = np.flatnonzero(found.tokens == END)
-    expected = sorted({*range(0, rows.tokens, length), *documents.tolist(), rows.tokens})
-    assert found.cu_seqlens.tolist() == expected
-    assert found.cu_seqlens.dtype == np.int32
+    documents = (tokens[0] == END).nonzero().flatten().tolist()
+    expected = sorted({*range(0, dataset.tokens, length), *documents, dataset.tokens})
+    assert cu_seqlens.tolist() == expected
+    assert cu_seqlens.dtype == torch.int32
 
 
-def test_rows_may_come_in_any_order():
-    rows = packed()
-    found = rows.rows([2, 6, 0])  # the last one, 6, is short
-    alone = [rows.rows([n]) for n in (2, 6, 0)]
-    assert found.tokens.tolist() == np.concatenate([row.tokens for row in alone]).tolist()
-    assert found.labels.tolist() == np.concatenate([row.labels for row in alone]).tolist()
-    lengths = [length for row in alone for length in np.diff(row.cu_seqlens)]
-    assert np.diff(found.cu_seqlens).tolist() == lengths
-    assert len(rows.rows([6]).tokens) == 3
+def test_rows_can_be_in_any_order():
+    dataset = PackedDataset(DOCUMENTS, length=4, end=END)
+    order = [2, 6, 0]  # the last row, 6, is short
+    tokens, labels, cu_seqlens = dataset.collate(order)
+    alone = [dataset.collate([n]) for n in order]
+    assert torch.equal(tokens, torch.cat([row[0] for row in alone], 1))
+    assert torch.equal(labels, torch.cat([row[1] for row in alone]))
+    assert torch.equal(cu_seqlens.diff(), torch.cat([row[2].diff() for row in alone]))
+    assert alone[1][0].shape == (1, 3)
 
 
-def test_stream_uses_the_smallest_integer_type():
-    assert packed().stream.dtype == np.uint8
-    assert PackedDataset([[1]], length=2, end=256).stream.dtype == np.uint16
-    assert PackedDataset([[70_000]], length=2, end=256).stream.dtype == np.uint32
+def test_the_stream_uses_the_smallest_integer_type():
+    for token, dtype in ((99, np.uint8), (256, np.uint16), (70_000, np.uint32)):
+        assert PackedDataset([[1]], length=2, end=token).stream.dtype == dtype
 
 
 def test_invalid_input_raises():
