@@ -35,7 +35,8 @@ class Exported:
 
     def onnx(self, *arguments: Any) -> dict[str, Tensor]:
         names = self.graph.output_names
-        found = self.session.run(names, self.graph.fed(list(arguments)))
+        arrays = {name: x.numpy() for name, x in self.graph.flat(list(arguments)).items()}
+        found = self.session.run(names, arrays)
         return {name: torch.from_numpy(x) for name, x in zip(names, found, strict=True)}
 
     def torch(self, *arguments: Any) -> dict[str, Tensor]:
@@ -58,11 +59,12 @@ def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def ran(folder: Path) -> str:
-    """What example.py prints, in a process that loads onnxruntime and numpy alone, or torch."""
+    """Return what example.py prints in a process that loads only the packages it claims to."""
     about = json.loads((folder / "export.json").read_text())
     code = f"""
 import runpy, sys
-before = set(sys.modules)
+before = {{*sys.modules, "graphs"}}
+sys.path.insert(0, {str(folder)!r})
 runpy.run_path({str(folder / "example.py")!r}, run_name="__main__")
 loaded = {{name.partition(".")[0] for name in set(sys.modules) - before}} - sys.stdlib_module_names
 if {about["format"] == "onnx"}:

@@ -1,4 +1,4 @@
-"""A pytest plugin for processes where TRITON_INTERPRET=1: `-p interpreted --cut fused`.
+"""A pytest plugin for processes where TRITON_INTERPRET=1: `-p interpreted_helpers --cut fused`.
 
 Each token costs an interpreted kernel milliseconds, so chunks are short, a few tokens are many of
 them, and tiles hardly longer than a token: what is past the end costs as much. Of the matrix of
@@ -20,13 +20,13 @@ TOO_LONG = {  # thousands of tokens, or dozens of random calls
 }
 SOME = {
     "test_a_later_token_changes_no_earlier_bit": {"token": 16},
-    "test_every_number_of_terms_equals_the_reference": {"causal": True},
+    "test_every_number_of_terms_matches_reference": {"causal": True},
     "test_keys_up_to_9_away_have_their_weight_and_gradient": {"size": 1.0, "distance": 9.0},
     "test_one_small_key_among_large_ones": {"small_at": 20},
-    "test_opcheck_passes": {"state": True, "mask": True},
-    "test_queries_and_keys_up_to_100_at_order_8": {"size": 100.0},
+    "test_opcheck_passes": {"with_": "mask state"},
+    "test_queries_and_keys_of_all_sizes": {"q_size": 100},
     "test_the_output_lies_between_the_least_and_the_greatest_value": {"scale": 6.0},
-    "test_what_lies_beyond_its_reach_counts_as_there": {"far": 3e38},
+    "test_queries_and_keys_beyond_the_reach_are_clamped": {"far": 3e38},
     "test_what_is_behind_the_mask_changes_nothing": {"with_": "packed mask"},
 }
 
@@ -43,7 +43,7 @@ def pytest_configure(config):
     configs.CHOICES = {33: (configs.MERGE,)}
     if config.getoption("--cut") == "fused":
         configs.WARPS = 1  # one is enough: every forward is a single pass
-    # NumPy, in the place of a GPU, says so when it makes a NaN; and how older Tritons use it.
+    # NumPy, in the place of a GPU, warns when it makes a NaN, and about how older Tritons use it.
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")
     scalars = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"
     config.addinivalue_line("filterwarnings", scalars)

@@ -92,7 +92,11 @@ MASKS: dict[str, Callable[[int], Tensor]] = {
     "right-padded": _right,
     "a row without tokens": _blind,
 }
-masks = pytest.mark.parametrize("masked", MASKS)
+
+
+def every_mask(L: int) -> Tensor:
+    """All kinds of masks in one batch, [12, L]."""
+    return torch.cat([mask(L) for mask in MASKS.values()])
 
 
 def same(got: object, want: object) -> None:

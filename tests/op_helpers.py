@@ -6,32 +6,54 @@ with the quadratic reference and plain autograd; `run` answers it with a backend
 
 import functools
 import itertools
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from eattn import Quadrature, State, Taylor
-from eattn.ops import BACKENDS, Expansion, ea_series, reference, series
+from eattn import Quadrature, State, Taylor, backends, ea_series
+from eattn.ops import Expansion, reference
+from eattn.ops.backends import BY_NAME
 
 
 def _marked(name: str):
-    why = series.backends()["triton"] if name == "triton" else series._WHY_NOT[name]
+    why = backends()["triton"] if name == "triton" else BY_NAME[name].why_not
     marks = [pytest.mark.skipif(why is not None, reason=f"{name}: {why}")]
     return pytest.param(name, marks=[*marks, pytest.mark.gpu] if name == "triton" else marks)
 
 
 # "native" is one of its ISAs, tested by name.
-EVERY_BACKEND = [_marked(name) for name in BACKENDS if name != "native"]
-backends = pytest.mark.parametrize("backend", EVERY_BACKEND)
+EVERY_BACKEND = [_marked(name) for name in BY_NAME if name != "native"]
+every_backend = pytest.mark.parametrize("backend", EVERY_BACKEND)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 EVERY_EXPANSION = [Taylor(0), Taylor(6), Taylor(12), Quadrature(9), Quadrature(25)]
-HIGH = pytest.param(Taylor(12), marks=pytest.mark.full)
-expansions = pytest.mark.parametrize(
-    "expansion", [HIGH if x == Taylor(12) else x for x in EVERY_EXPANSION], ids=str
-)
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+def pairwise(names: str, *axes: list[Any]) -> pytest.MarkDecorator:
+    """Parametrise by the product of axes: `full` but for a few cases that cover every pair.
+
+    The order is shuffled, or the first cases would differ in the last axis only.
+    """
+    cases = list(itertools.product(*axes))
+    random.Random(0).shuffle(cases)
+    seen, params = set(), []
+    for case in cases:
+        pairs = set(itertools.combinations(enumerate(map(_id, case)), 2))
+        marks = [] if pairs - seen else [pytest.mark.full]
+        seen |= pairs
+        params.append(pytest.param(*case, marks=marks, id="-".join(map(_id, case))))
+    return pytest.mark.parametrize(names, params)
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, bool):
+        return "causal" if value else "full"
+    return str(value).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +83,7 @@ class Case:
         rng = torch.Generator().manual_seed(self.seed + 1)
         gy, gs, gz = (
             torch.randn(x.shape, generator=rng, dtype=torch.float64, device="cpu").to(y.device)
-            for x in (y, *state[:2])
+            for x in (y, state.s, state.z)
         )
         return gy, gs, gz
 
@@ -101,9 +123,8 @@ def make(
         case = replace(case, key_mask=mask.to(q.device))
     if "state" in with_:
         earlier = draw(2, rows, 4, D, seed=seed + 5, scale=scale).unbind()
-        case = replace(
-            case, state=State(*reference.accumulate_expanded(*earlier, expansion=expansion))
-        )
+        sums = reference.accumulate_expanded(*earlier, expansion=expansion)
+        case = replace(case, state=State(*sums, expansion))
     return case
 
 
@@ -140,7 +161,7 @@ def oracle(case: Case) -> Answer:
             states.append(reference.accumulate_expanded(k_, v_, **options))
         y = torch.cat(ys, 1)
         state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
-    return _answer(case, y, State(*state), inputs)
+    return _answer(case, y, State(*state, case.expansion), inputs)
 
 
 def expected(shape: tuple[int, int, int], dtype: torch.dtype, **of: Any) -> tuple[Case, Answer]:
@@ -168,7 +189,7 @@ def run(case: Case, backend: str | None) -> Answer:
         causal=case.causal,
         key_mask=case.key_mask,
         cu_seqlens=case.cu_seqlens,
-        state=None if case.state is None else State(*sz, case.state.shift),
+        state=None if case.state is None else State(*sz, case.state.shift, case.expansion),
         return_state=True,
         backend=backend,
     )
@@ -186,9 +207,8 @@ def _answer(case: Case, y: Tensor, state: State, inputs: dict[str, Tensor]) -> A
     outputs = (y, state.s, state.z) if case.through_state else (y,)
     cotangents = [g.to(x.dtype) for g, x in zip(case.gradients(y, state), outputs, strict=False)]
     grads = torch.autograd.grad(outputs, list(inputs.values()), cotangents)
-    return Answer(
-        y.detach(), State(*(x.detach() for x in state)), dict(zip(inputs, grads, strict=True))
-    )
+    detached = tree_map(Tensor.detach, state)
+    return Answer(y.detach(), detached, dict(zip(inputs, grads, strict=True)))
 
 
 # Multiples of kappa * eps. Seen on random cases: under 1, for values and for gradients.

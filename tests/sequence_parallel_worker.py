@@ -61,7 +61,7 @@ def encoder(causal: bool, masked: bool) -> float:
         with shard.active():
             mine, ours = made(x[:, own], key_mask=part, **options)
         for i, j in zip(ours.layers, state.layers, strict=True):
-            states += [(i.last, j.last), (i.after.s, j.after.s), (i.after.z, j.after.z)]
+            states += [(i.conv, j.conv), (i.after.s, j.after.s), (i.after.z, j.after.z)]
     weight = draw(3, L, D, seed=2)
     if mask is not None:
         weight = weight * mask.unsqueeze(-1)

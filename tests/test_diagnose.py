@@ -1,4 +1,4 @@
-"""The error that is reported is the error that is there, and what is called enough is enough."""
+"""`eattn.diagnose` reports the error that is there, and the cheapest expansion is sufficient."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def batch(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mixer", ["ea-2", "ea-6", "ea-q9"])
-def test_the_error_is_that_of_the_layer(mixer, causal):
+def test_error_is_that_of_the_layer(mixer, causal):
     made, x = layer(mixer, causal=causal), batch(3, 40, 8)
     (found,) = diagnose(made, x).layers
     q, k, v = (part.detach().double() for part in made.qkv(x))
@@ -35,7 +35,7 @@ def test_the_error_is_that_of_the_layer(mixer, causal):
     torch.testing.assert_close(found.k_largest, k.abs().amax((0, 1)))
 
 
-def test_what_lies_behind_the_mask_is_not_looked_at():
+def test_masked_tokens_are_ignored():
     made, x = layer(), batch(2, 30, 8)
     mask = torch.arange(30) < torch.tensor([[30], [20]])
     spoiled = x.masked_fill(~mask.unsqueeze(-1), 1e3)
@@ -44,9 +44,8 @@ def test_what_lies_behind_the_mask_is_not_looked_at():
     assert torch.equal(found.k_spread, clean.k_spread)
 
 
-@pytest.mark.parametrize("scale", [0.25, 1.0, 2.0])
-@pytest.mark.parametrize("tolerance", [0.2, 1e-2, 1e-3])
-def test_the_cheapest_is_good_enough_and_nothing_cheaper_is(scale, tolerance):
+@pytest.mark.parametrize(("scale", "tolerance"), [(0.25, 1e-3), (1.0, 0.2), (2.0, 1e-2)])
+def test_cheapest_is_sufficient_and_nothing_cheaper_is(scale, tolerance):
     made, x = layer(scale=scale), batch(2, 60, 8)
     (found,) = diagnose(made, x, tolerance=tolerance).layers
     enough = found.cheapest(tolerance)
@@ -56,19 +55,19 @@ def test_the_cheapest_is_good_enough_and_nothing_cheaper_is(scale, tolerance):
             assert error > tolerance
 
 
-def test_small_queries_and_keys_need_few_powers_and_large_ones_many_bells():
+def test_small_q_and_k_need_taylor_and_large_ones_quadrature():
     small, large = (diagnose(layer(scale=s), batch(2, 60, 8)).layers[0] for s in (0.25, 1.5))
     assert isinstance(small.cheapest(1e-2), Taylor)
     assert isinstance(large.cheapest(1e-2), Quadrature)
     assert small.outside.mean() < 0.01 < large.outside.mean()
 
 
-def test_nothing_may_be_enough():
+def test_cheapest_is_none_if_only_exact_ea_is_sufficient():
     (found,) = diagnose(layer(scale=30.0), batch(2, 60, 8)).layers
     assert found.cheapest(1e-6) is None
 
 
-def test_every_layer_of_a_model_is_seen_and_the_model_stays_as_it_was():
+def test_every_layer_is_measured_and_the_model_unchanged():
     model = SequenceClassifier(3, 2, dim=16, depth=3, mixer="ea-6", dropout=0.5)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     found = diagnose(model, batch(4, 50, 3))
@@ -84,20 +83,20 @@ def test_a_batch_may_be_a_dict():
     assert len(diagnose(model, given).layers) == 1
 
 
-def test_exact_attention_has_no_error_but_could_do_with_less():
+def test_exact_ea_has_no_error_and_a_cheapest_expansion():
     (found,) = diagnose(layer("ea", scale=0.25), batch(2, 60, 8)).layers
     assert found.total == 0 and not found.error.any() and not found.outside.any()
     assert found.cheapest(1e-2) is not None
 
 
-def test_it_reads_as_a_table():
+def test_diagnosis_prints_as_a_table():
     lines = str(diagnose(layer("ea-2"), batch(2, 60, 8), tolerance=0.05)).splitlines()
     assert len(lines) == 3
     assert lines[0].split()[0] == "layer" and " ea-2 " in lines[1]
     assert "within 0.05" in lines[2]
 
 
-def test_a_model_that_fails_keeps_its_mode_and_loses_the_hooks():
+def test_model_that_raises_keeps_its_mode_and_no_hooks():
     made = layer().train()
     with pytest.raises(ValueError, match="x must be"):
         diagnose(made, batch(2, 60, 5))
@@ -111,6 +110,6 @@ def test_a_model_that_fails_keeps_its_mode_and_loses_the_hooks():
         (lambda: diagnose(layer(), batch(2, 5, 8), tolerance=0), "tolerance must be above 0"),
     ],
 )
-def test_what_cannot_be_is_refused(call, message):
+def test_bad_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""What the documents say holds: links lead somewhere, equations are found, examples run."""
+"""Documents are correct: links resolve, equations are found, examples run."""
 
 import doctest
 import importlib
@@ -15,12 +15,12 @@ PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
 
 
 def links(text: str) -> list[str]:
-    """Targets inside the repository."""
+    """Return link targets inside the repository."""
     return [target for target in LINK.findall(text) if "://" not in target]
 
 
 def anchors(path: Path) -> set[str]:
-    """Headings of a document as fragments of a link."""
+    """Return the headings of a document as link fragments."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {
         re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
@@ -38,21 +38,21 @@ def test_every_link_resolves(document):
 
 
 def rows() -> dict[str, str]:
-    """The lines of PAPER.md's tables by their first cell: `Eq. 12`, `Table 3`, `Figure 4`."""
+    """Return the rows of PAPER.md's tables by their first cell: `Eq. 12`, `Table 3`, `Figure 4`."""
     found = re.findall(r"^\| ((?:Eq\.|Table|Figure) \d+) \|(.*)$", PAPER, re.MULTILINE)
     assert len(dict(found)) == len(found), "a row is there twice"
     return dict(found)
 
 
-def test_every_equation_table_and_figure_of_the_paper_has_a_row():
+def test_every_equation_table_and_figure_has_a_row():
     expected = [f"Eq. {n}" for n in range(1, 21)]
     expected += [f"Table {n}" for n in range(1, 5)] + [f"Figure {n}" for n in range(1, 6)]
     assert set(rows()) == set(expected)
 
 
 @pytest.mark.parametrize("name", rows())
-def test_what_a_row_links_to_names_it(name):
-    """`Eq. 12` in the sources it links to; a row without sources says that it is planned."""
+def test_linked_sources_and_tests_name_the_equation(name):
+    """A row without sources is marked as planned."""
     _, code, test = rows()[name].rstrip("| ").split(" | ")
     sources = links(code)
     assert bool(sources) == bool(links(test)) == ("planned" not in code)
@@ -67,17 +67,17 @@ def says(target: str, name: str) -> bool:
     return re.search(re.escape(name) + r"\b", text) is not None
 
 
-def test_the_equations_of_the_operator_are_implemented():
+def test_equations_of_the_operator_are_implemented():
     assert all("planned" not in rows()[f"Eq. {n}"] for n in range(1, 17))
 
 
-def test_tags_are_singular_and_greppable():
+def test_equation_tags_are_singular():
     for path in [*SRC.rglob("*.py"), *SRC.rglob("*.h"), *SRC.rglob("*.cpp")]:
         assert "Eqs." not in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/scaling.md"])
-def test_the_examples_of_a_document_run(name):
+def test_examples_of_documents_run(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert examples
@@ -92,7 +92,7 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("module", documented())
-def test_the_examples_of_docstrings_run(module):
+def test_examples_of_docstrings_run(module):
     if module.startswith(("eattn.hf", "eattn.lm")):
         pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
     result = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))

@@ -1,4 +1,4 @@
-"""Real pip installs of a copy of the sources: with no compiler, a bad one, one without OpenMP."""
+"""Install a copy of the sources with pip: without a compiler, with a broken one, without OpenMP."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ extern "C" EATTN_REAL NAME(EATTN_ISA, EATTN_REAL)() { return 1; }
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    """What a fresh clone holds, without anything built."""
+    """A fresh clone without build products."""
     copy = tmp_path / "source"
     built = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "src", copy / "src", ignore=built)
@@ -42,7 +42,7 @@ def miniature(source) -> Path:
 
 
 def install(source: Path, compiler: str | None = None) -> Path:
-    """pip install into a folder of its own, from these files alone; -> that folder."""
+    """Install into a new folder, offline, and return the folder."""
     target = source.parent / "target"
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
     env = os.environ | ({} if compiler is None else {"CC": compiler, "CXX": compiler})
@@ -65,9 +65,12 @@ def need_compiler() -> None:
         pytest.skip("no C++ compiler on this machine")
 
 
-def test_without_a_compiler_eager_serves_and_says_why(source, tmp_path):
+def test_install_without_a_compiler_uses_eager(source, tmp_path):
     target = install(source, compiler=str(tmp_path / "no-such-compiler"))
     assert libraries(target) == []
+    templates = {path.name for path in (target / "eattn" / "export" / "templates").iterdir()}
+    assert {"classifier.py", "forecaster.py", "language_model.py", "graphs_onnx.py"} <= templates
+    assert not (target / "paper").exists()
     code = """
 import eattn, torch
 assert eattn.__file__.startswith({target!r}), eattn.__file__
@@ -92,7 +95,7 @@ print(reasons["native"])
     assert f"backend native  {reason.strip()}" in info
 
 
-def test_a_kernel_that_does_not_compile_leaves_nothing(miniature):
+def test_kernel_that_does_not_compile_is_removed(miniature):
     need_compiler()
     install(miniature)
     assert libraries(miniature / "build")
@@ -102,7 +105,7 @@ def test_a_kernel_that_does_not_compile_leaves_nothing(miniature):
     assert libraries(miniature / "build") == []
 
 
-def test_a_compiler_without_openmp_still_builds(miniature, tmp_path):
+def test_compiler_without_openmp_builds_the_kernel(miniature, tmp_path):
     need_compiler()
     compiler = tmp_path / "c++-without-openmp"
     compiler.write_text('#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec c++ "$@"\n')
@@ -111,7 +114,7 @@ def test_a_compiler_without_openmp_still_builds(miniature, tmp_path):
     assert ctypes.CDLL(str(library)).answer() == 42
 
 
-def test_the_kernel_is_rebuilt_when_a_header_changed_and_only_then(miniature):
+def test_kernel_is_rebuilt_only_when_a_header_changed(miniature):
     need_compiler()
     install(miniature)
     (library,) = libraries(miniature / "build")
@@ -124,7 +127,7 @@ def test_the_kernel_is_rebuilt_when_a_header_changed_and_only_then(miniature):
     assert library.stat().st_mtime_ns != first
 
 
-def test_the_source_distribution_holds_the_kernel(source):
+def test_source_distribution_contains_the_kernel(source):
     code = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
     run(sys.executable, "-c", code, cwd=source)
     (archive,) = (source / "dist").glob("*.tar.gz")

@@ -1,89 +1,125 @@
-"""The architecture: imports point one way, and importing the package costs nothing."""
+"""The architecture: imports point one way, and importing the package is cheap."""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src" / "eattn"
-FILES = sorted(SRC.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+TREES = {"eattn": ROOT / "src" / "eattn", "paper": ROOT / "paper"}
 
-# Lowest first; a unit may import those below it, never one beside or above it.
+# Lowest first. A unit may import units of lower layers only; leaves import helpers only.
 LAYERS = [
-    {"_checks", "_io"},  # helpers of all
-    {"data", "plots"},  # leaves
+    {"_checks", "_io"},
+    {"data", "plots"},
     {"ops"},
     {"distributed"},
     {"nn"},
     {"models"},
     {"train"},
-    {"info"},
-    {"timeseries", "hf", "diagnosis"},
+    {"timeseries", "hf", "diagnosis", "info"},
     {"lm"},
     {"export"},
     {"cli"},
     {"__main__"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-BACKENDS = {f"eattn.ops.{name}" for name in ("eager", "native", "triton")}
+LEAVES = {"_checks", "_io", "data", "plots"}
+BACKENDS = ("eattn.ops.eager", "eattn.ops.native", "eattn.ops.triton")
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every module a file names in an import, at whatever depth; `from a import b` gives a.b."""
-    package = ("eattn", *path.relative_to(SRC).with_suffix("").parts)
+def modules(tree: str) -> dict[str, Path]:
+    """Return the files of a tree by module name, without tests and templates."""
+    found = {}
+    for path in sorted(TREES[tree].rglob("*.py")):
+        parts = path.relative_to(TREES[tree]).with_suffix("").parts
+        if not {"tests", "templates"} & set(parts):
+            found[".".join((tree, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+FILES = {name: path for tree in TREES for name, path in modules(tree).items()}
+
+
+def imports(name: str) -> Iterator[str]:
+    """Yield every module a file imports, at whatever depth; `from a import b` gives a.b."""
+    path = FILES[name]
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: -node.level] if node.level else ()
+            base = package[: len(package) + 1 - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+def file_of(module: str) -> str | None:
+    """Return the module whose file an imported name is in; None outside both trees."""
+    while module and module not in FILES:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def single_importers() -> dict[str, str]:
+    """Return the modules that exactly one other file imports, `__init__` files aside."""
+    importers = defaultdict(set)
+    for name in FILES:
+        for module in map(file_of, imports(name)):
+            if module not in (None, name):
+                importers[module].add(name)
+    files = (name for name, path in FILES.items() if not path.name.startswith("__"))
+    return {name: min(importers[name]) for name in files if len(importers[name]) == 1}
+
+
 def unit(module: str) -> str | None:
-    """`bench` of paper.bench.op; None outside eattn and for what its lazy root exports."""
-    parts = module.split(".")
-    name = parts[1] if parts[0] == "eattn" and len(parts) > 1 else None
-    return name if name in LEVEL else None
+    """Return `nn` for eattn.nn.conv; None outside eattn, and for names of its lazy root."""
+    root, _, rest = module.partition(".")
+    name = rest.partition(".")[0]
+    return name if root == "eattn" and name in LEVEL else None
 
 
-def identify(path: Path) -> str:
-    return str(path.relative_to(SRC))
-
-
-@pytest.mark.parametrize("path", [p for p in FILES if p != SRC / "__init__.py"], ids=identify)
-def test_imports_point_one_way(path):
-    here = path.relative_to(SRC).with_suffix("").parts[0]
+@pytest.mark.parametrize("name", [name for name in modules("eattn") if name != "eattn"])
+def test_imports_point_one_way(name):
+    here = name.split(".")[1]
     assert here in LEVEL, f"give {here} a place in LAYERS"
-    for module in imports(path):
+    for module in imports(name):
         there = unit(module)
+        assert not module.startswith("paper"), "eattn must not import paper"
         if there is not None and there != here:
             assert LEVEL[there] < LEVEL[here], f"{here} must not import {module}"
+            assert here not in LEAVES or there in LAYERS[0], f"{here} must not import {module}"
         if module.startswith("eattn") and there is None:
             assert LEVEL[here] >= LEVEL["info"], f"{here} must not import eattn's root"
 
 
-def test_only_series_knows_the_backends():
-    """And info, which tells how the kernel was built, and a benchmark of one of them."""
-    others = [path for path in FILES if path.parent.name != "triton"]  # a package, not a file
-    known = {path.name for path in others for module in imports(path) if is_backend(module)}
-    # traceable: eager, for torch.export
-    assert known <= {"series.py", "info.py", "traceable.py"}
+def test_one_module_chooses_between_backends():
+    """`info` reports how the kernel was built; `traceable` needs eager for torch.export."""
+    known = {
+        name.rpartition(".")[2]
+        for name in modules("eattn")
+        if not name.startswith(BACKENDS[-1])  # a package
+        for module in imports(name)
+        if any(module == backend or module.startswith(backend + ".") for backend in BACKENDS)
+    }
+    assert known <= {"backends", "info", "traceable"}
 
 
-def is_backend(module: str) -> bool:
-    return any(module == name or module.startswith(name + ".") for name in BACKENDS)
+def test_data_does_not_import_torch():
+    for name in modules("eattn"):
+        if name.startswith("eattn.data"):
+            assert not any(module.split(".")[0] == "torch" for module in imports(name)), name
 
 
-@pytest.mark.parametrize("leaf", ["data"])
-def test_leaves_import_only_the_private_helpers(leaf):
-    for path in (SRC / leaf).rglob("*.py"):
-        for module in imports(path):
-            assert module.split(".")[0] != "torch"
-            assert unit(module) in (None, leaf, *LAYERS[0])
+def test_modules_with_one_importer_state_a_concept():
+    """`python tests/test_layout.py` lists them; merge a fragment into its only importer."""
+    for name in single_importers():
+        docstring = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
+        assert docstring, f"{name} has one importer and no docstring"
 
 
 @pytest.mark.parametrize("code", ["import eattn; dir(eattn)", "import eattn.cli"])
@@ -92,10 +128,15 @@ def test_torch_is_imported_only_when_used(code):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_root_exports_what_it_lists():
+def test_root_exports_what_it_lists():
     import eattn
 
     assert set(eattn.__all__) <= set(dir(eattn))
     assert all(getattr(eattn, name) is not None for name in eattn.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         eattn.no_such_name  # noqa: B018
+
+
+if __name__ == "__main__":
+    for name, importer in single_importers().items():
+        print(f"{name} <- {importer}")

@@ -67,7 +67,8 @@ class Decoder:
         k, v = torch.randn(2, self.batch, SAMPLE, self.model.config.dim, generator=rng)
         state = accumulate(SPREAD * k, v, expansion=self.expansion)
         scale = position / SAMPLE
-        return State(state.s * scale, state.z * scale, state.shift).to(self.x_t.device)
+        scaled = State(state.s * scale, state.z * scale, state.shift, state.expansion)
+        return scaled.to(self.x_t.device)
 
     def _cache(self) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, room, d], the same SAMPLE random tokens again and again."""

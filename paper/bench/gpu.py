@@ -15,19 +15,14 @@ from rich.console import Console
 from torch import Tensor
 
 from eattn.ops import State, Taylor, backends, ea_series, ea_series_step, reference
-from eattn.ops.triton import DEVICE, traffic
+from eattn.ops.triton import DEVICE
 from paper.bench import show
 from paper.bench.candidates import Shape, Work, inputs, value_and_gradients
 from paper.bench.measure import Contender, Row, interleave
 from paper.bench.runlog import Journal
-from paper.report.tables import table
 
 Works = dict[tuple[str, str], tuple[Work, int | None]]  # what and who: work, bytes it moves
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Bytes per second, as their makers state them: cards of sm_80, sm_90, sm_100 and gfx942.
-CARDS = {"A100 80 GB": 2.04e12, "H100 SXM": 3.35e12, "B200": 8.0e12, "MI300X": 5.3e12}
-
-
 CHECKED: tuple[Shape, ...] = ((1, 700, 37), (1024, 70, 3))  # cut in time; in one pass
 
 
@@ -125,12 +120,11 @@ def shape_rows(plan: Plan, shape: Shape, name: str) -> Iterator[Row]:
         a, b, c = (x.detach() for x in (q, k, v))
         return lambda: value_and_gradients(ea_series, a, b, c, gy, backend=backend, **causal)
 
-    once, both = moved(plan, shape, dtype)
     works: Works = {
         ("forward", "limit"): (lambda: torch.addcmul(q, k, v), 4 * prod(shape) * q.itemsize),
-        ("forward", "triton"): (forward("triton"), once),
+        ("forward", "triton"): (forward("triton"), None),
         ("forward", "eager"): (forward("eager"), None),
-        ("forward+backward", "triton"): (training("triton"), both),
+        ("forward+backward", "triton"): (training("triton"), None),
         ("forward+backward", "eager"): (training("eager"), None),
     }
     yield from _timed(plan, works, {"shape": shape, "dtype": name, "order": plan.order})
@@ -150,41 +144,8 @@ def step_rows(plan: Plan) -> Iterator[Row]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    size = moved_by_step(plan)
-    works: Works = {("step", "triton"): (step, size), ("step", "graph"): (graph.replay, size)}
+    works: Works = {("step", "triton"): (step, None), ("step", "graph"): (graph.replay, None)}
     yield from _timed(plan, works, {"shape": (B, 1, D), "dtype": "float32", "order": plan.order})
-
-
-def moved(plan: Plan, shape: Shape, dtype: torch.dtype) -> tuple[int, int]:
-    """Bytes of a causal forward, and of forward and backward."""
-    B, L, D = shape
-    call = traffic.Shape(B, L, L, D, plan.order + 1, True, dtype.itemsize)
-    back = sum(traffic.backward(call).values())
-    both = sum(traffic.forward(call, save=True).values()) + back
-    return sum(traffic.forward(call).values()), both
-
-
-def moved_by_step(plan: Plan) -> int:
-    B, D = plan.step
-    call = traffic.Shape(B, 1, 1, D, plan.order + 1, True)
-    return sum(traffic.forward(call, state=True).values())
-
-
-def roofline(plan: Plan) -> str:
-    """The table of README.md: the least time that the bytes of each call take on each card."""
-    rows: list[tuple[str, str, Shape, int]] = []
-    for name in plan.dtypes:
-        for shape in plan.shapes:
-            once, both = moved(plan, shape, DTYPES[name])
-            rows += [("forward", name, shape, once), ("forward+backward", name, shape, both)]
-    rows.append(("step", "float32", (plan.step[0], 1, plan.step[1]), moved_by_step(plan)))
-    body = []
-    for what, name, shape, size in rows:
-        unit, per_second = ("µs", 1e6) if what == "step" else ("ms", 1e3)
-        least = (f"{size / speed * per_second:.2f} {unit}" for speed in CARDS.values())
-        body.append((f"{what}, {name}", f"`{list(shape)}`", f"{size / prod(shape):.1f}", *least))
-    head = (f"causal, order {plan.order}", "shape", "bytes per token and channel", *CARDS)
-    return table(head, body)
 
 
 def _timed(plan: Plan, works: Works, fields: Row) -> Iterator[Row]:

@@ -1,6 +1,6 @@
 """Element-wise attention for PyTorch: exact, as a series, and as a recurrence of constant size.
 
-Importing this costs nothing: torch is imported when the first name is used.
+Importing eattn is cheap: torch is imported when a name is first used.
 
 >>> import eattn, torch
 >>> q, k, v = torch.randn(3, 1, 5, 4).unbind()
@@ -52,28 +52,17 @@ __all__ = [
     "train",
 ]
 
-_MODULES = (
-    "data",
-    "distributed",
-    "export",
-    "hf",
-    "lm",
-    "models",
-    "nn",
-    "ops",
-    "timeseries",
-    "train",
-)
+_LAZY = ("data", "distributed", "export", "hf", "lm", "models", "nn", "ops", "timeseries", "train")
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use (PEP 562)."""
-    if name in _MODULES:
+    """Import a public name on first use (PEP 562)."""
+    if name in _LAZY:
         return import_module(f"eattn.{name}")
     if name in __all__:
         home = "eattn.diagnosis" if name == "diagnose" else "eattn.ops"
         value = getattr(import_module(home), name)
-        globals()[name] = value  # found directly from now on
+        globals()[name] = value  # the next access does not come here
         return value
     raise AttributeError(f"module 'eattn' has no attribute {name!r}")
 

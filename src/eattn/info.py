@@ -1,4 +1,4 @@
-"""What this machine and this install offer: versions, processor, threads, backends."""
+"""Describe this machine and this installation: versions, processor, threads, backends."""
 
 import os
 import platform
@@ -12,13 +12,15 @@ import torch
 import eattn
 from eattn.ops import backends, native
 
-# What a kernel could make use of, by the names Linux gives them on x86 and ARM.
-X86 = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_tile")
-ARM = ("asimd", "sve", "sve2", "bf16")
+# Instruction sets that matter to the kernels, by their Linux names on x86 and ARM.
+FEATURES = "avx2 fma f16c avx512f avx512bw avx512_bf16 avx512_fp16 amx_tile asimd sve sve2 bf16"
 
 
 def describe() -> dict[str, str]:
-    """What is installed, where it runs, and each backend: `runs`, or the reason it does not."""
+    """Return versions, hardware, and each backend with `runs` or the reason it cannot run."""
+    cpu = _cpuinfo()
+    present = (cpu.get("flags") or cpu.get("Features") or "").split()
+    features = [name for name in FEATURES.split() if name in present]
     lines = {
         "eattn": eattn.__version__,
         "python": platform.python_version(),
@@ -26,7 +28,7 @@ def describe() -> dict[str, str]:
         "numpy": numpy.__version__,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": f"{cpu_name()}, {cores()} cores",
-        "features": ", ".join([torch.backends.cpu.get_cpu_capability(), *cpu_features()]),
+        "features": ", ".join([torch.backends.cpu.get_cpu_capability(), *features]),
         "threads": str(torch.get_num_threads()),
     }
     for name, reason in backends().items():
@@ -37,14 +39,14 @@ def describe() -> dict[str, str]:
 
 
 def cores() -> int:
-    """Cores this process may use, which containers and `taskset` make fewer than there are."""
+    """Return the number of cores this process may use; containers and `taskset` limit it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's own name, as far as the system tells it."""
+    """Return the processor's name, or its architecture if the system does not report a name."""
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,15 +54,8 @@ def cpu_name() -> str:
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
-def cpu_features() -> list[str]:
-    """Those that Linux reports; empty on other systems."""
-    fields = _cpuinfo()
-    present = (fields.get("flags") or fields.get("Features") or "").split()
-    return [name for name in X86 + ARM if name in present]
-
-
 def _cpuinfo() -> dict[str, str]:
-    """/proc/cpuinfo of the first core, or nothing."""
+    """Return /proc/cpuinfo of the first core; empty on other systems."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return {}

@@ -1,4 +1,4 @@
-"""`eattn diagnose` on saved models of both kinds, and what it says when something is wrong."""
+"""`eattn diagnose` on saved models of both kinds, and its errors."""
 
 import json
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_a_classifier_is_told_layer_by_layer_and_drawn(folder, tmp_path, capsys):
+def test_classifier_is_reported_by_layer_and_drawn(folder, tmp_path, capsys):
     files = [tmp_path / "d.png", tmp_path / "d.jsonl"]
     model, data = str(folder / "classifier"), str(folder / "TEST.ts")
     assert main(["diagnose", model, data, "--plot", str(files[0]), "--json", str(files[1])]) == 0
@@ -43,7 +43,7 @@ def test_a_classifier_is_told_layer_by_layer_and_drawn(folder, tmp_path, capsys)
     assert files[0].stat().st_size > 10_000
 
 
-def test_a_forecaster_is_told_too(folder, capsys):
+def test_forecaster_is_reported(folder, capsys):
     assert main(["diagnose", str(folder / "forecaster"), str(folder / "wave.csv")]) == 0
     assert "ea-6" in capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_a_forecaster_is_told_too(folder, capsys):
         (["classifier", "TEST.ts", "--plot", "d.pdf"], "a plot must be called name.png or"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(folder, args, message, monkeypatch, capsys):
+def test_errors_are_one_line(folder, args, message, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main(["diagnose", *args]) == 1
     error = capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_told_in_one_line(folder, args, message, monkeypatch, c
     assert error.count("\n") == 1
 
 
-def test_a_model_without_element_wise_attention_has_nothing_to_tell(folder, tmp_path, capsys):
+def test_model_without_element_wise_attention_is_an_error(folder, tmp_path, capsys):
     wave = np.sin(np.arange(150) / 4)
     EAForecaster(horizon=3, mixer="gru", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "gru")
     assert main(["diagnose", str(tmp_path / "gru"), str(folder / "wave.csv")]) == 1

@@ -1,4 +1,4 @@
-"""`eattn export` on saved models, and what it says when something is wrong."""
+"""`eattn export` on saved models, and its errors."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ CLASSES = ["calm", "storm"]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A classifier that was trained, and a language model that was not."""
+    """A trained classifier and an untrained language model."""
     path = tmp_path_factory.mktemp("models")
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(2, 20)) + i % 2 for i in range(12)]
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["onnx", "torch"])
 def exported(request, models, tmp_path_factory):
-    """The classifier, in the place of what was exported before."""
+    """The exported classifier, which replaces an earlier export."""
     out = tmp_path_factory.mktemp(request.param) / "out"
     out.mkdir()
     (out / "step.onnx").write_bytes(b"old")
@@ -44,12 +44,13 @@ def exported(request, models, tmp_path_factory):
     assert sorted(path.name for path in out.iterdir()) == [
         "example.py",
         "export.json",
+        "graphs.py",
         f"sequence.{ending}",
     ]
     return out
 
 
-def test_the_example_of_a_classifier_gives_its_probabilities(models, exported):
+def test_classifier_example_prints_its_probabilities(models, exported):
     fitted = EAClassifier.load(models / "classifier")
     mean, std = fitted.scaling_.mean[:, None], fitted.scaling_.std[:, None]
     X = [mean + std * np.sin(np.arange(n) / 3) for n in (20, 10)]
@@ -60,14 +61,14 @@ def test_the_example_of_a_classifier_gives_its_probabilities(models, exported):
         assert [float(x) for x in line.split()[1:]] == pytest.approx(shares.tolist(), abs=1e-4)
 
 
-def test_a_classifier_comes_without_a_step_and_says_so(exported):
+def test_classifier_without_a_step_reports_the_reason(exported):
     about = json.loads((exported / "export.json").read_text())
     assert about["classes"] == CLASSES
     assert list(about["graphs"]) == ["sequence"]
     assert "unless it is causal" in about["without"]["step"]
 
 
-def test_a_model_whose_state_grows_is_rolled_out_by_its_sequence(tmp_path, capsys):
+def test_forecaster_without_a_step_rereads_its_sequence(tmp_path, capsys):
     wave = np.sin(np.arange(150) / 4)
     options = dict(horizon=3, dim=8, depth=1, epochs=1, window=20, lags=2)
     fitted = EAForecaster(mixer="ea", **options).fit(wave)
@@ -83,7 +84,7 @@ def test_a_model_whose_state_grows_is_rolled_out_by_its_sequence(tmp_path, capsy
 
 
 def damaged(models, tmp_path):
-    """Folders that are none of a model, each with what is said of it."""
+    """Yield folders without a usable model, each with its error message."""
     shutil.copytree(models / "language", tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
@@ -96,14 +97,14 @@ def damaged(models, tmp_path):
     (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}')
     yield "other", "holds a model of type 'bert'"
     (tmp_path / "masked").mkdir()
-    told = '{"model_type": "eattn", "architectures": ["EAForMaskedLM"]}'
-    (tmp_path / "masked" / "config.json").write_text(told)
-    yield "masked", "EAForMaskedLM: of language models EAForCausalLM"
+    config = '{"model_type": "eattn", "architectures": ["EAForMaskedLM"]}'
+    (tmp_path / "masked" / "config.json").write_text(config)
+    yield "masked", "architectures ['EAForMaskedLM']; the language model that can be exported is"
     yield "nowhere", "nowhere holds no saved model"
 
 
-def told(args, capsys):
-    """The one line on stderr."""
+def error_of(args, capsys):
+    """Return the one line on stderr."""
     capsys.readouterr()
     assert main(["export", *map(str, args)]) != 0
     error = capsys.readouterr().err
@@ -111,24 +112,24 @@ def told(args, capsys):
     return error
 
 
-def test_a_folder_that_holds_no_model_is_told_in_one_line(models, tmp_path, capsys):
+def test_folder_without_a_model_gives_one_line(models, tmp_path, capsys):
     for name, message in damaged(models, tmp_path):
-        assert message in told([tmp_path / name, "--out", tmp_path / "out"], capsys)
+        assert message in error_of([tmp_path / name, "--out", tmp_path / "out"], capsys)
         assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_overwritten_by_chance(models, exported, tmp_path, capsys):
+def test_files_are_overwritten_only_with_force(models, exported, tmp_path, capsys):
     model = models / "classifier"
-    line = told([model, "--out", exported], capsys)
+    line = error_of([model, "--out", exported], capsys)
     assert "holds an exported model already: force (--force) overwrites it" in line
     (tmp_path / "mine.txt").write_text("mine")
-    line = told([model, "--out", tmp_path, "--force"], capsys)
+    line = error_of([model, "--out", tmp_path, "--force"], capsys)
     assert "holds mine.txt, which is no part of an exported model" in line
-    line = told([model, "--out", tmp_path / "x", "--format", "tflite"], capsys)
+    line = error_of([model, "--out", tmp_path / "x", "--format", "tflite"], capsys)
     assert "format must be one of onnx, torch, got 'tflite'" in line
 
 
-def test_a_missing_package_is_named(models, tmp_path, monkeypatch, capsys):
+def test_missing_package_is_named(models, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    line = told([models / "classifier", "--out", tmp_path / "out"], capsys)
+    line = error_of([models / "classifier", "--out", tmp_path / "out"], capsys)
     assert 'needs the package onnxruntime: pip install "eattn[export]"' in line

@@ -1,5 +1,6 @@
-"""Exported folders: what is in them, and that their examples run without eattn."""
+"""Exported folders: their content, and their examples, which run without eattn."""
 
+import functools
 import json
 import math
 
@@ -24,7 +25,7 @@ from eattn.timeseries import EAForecaster
 
 @pytest.fixture(scope="module")
 def language(tmp_path_factory):
-    """A language model with a tokenizer: where it was saved, and where it was exported to."""
+    """The saved folder of a language model with a tokenizer, its export, and export.json."""
     path = tmp_path_factory.mktemp("language")
     saved, out = path / "saved", path / "out"
     shape = dict(mixer="ea-2", num_hidden_layers=1, vocab_size=260, max_position_embeddings=24)
@@ -35,7 +36,7 @@ def language(tmp_path_factory):
     return saved, out, about
 
 
-def test_the_example_of_a_language_model_writes_on(language):
+def test_language_model_example_generates_like_the_model(language):
     saved, out, about = language
     assert about["example"] == {"input_ids": list(b"def "), "tokens": 21}
     assert about["eos_token_ids"] == [256, 257]
@@ -47,7 +48,20 @@ def test_the_example_of_a_language_model_writes_on(language):
     assert ran(out) == text + "\n"
 
 
-def test_the_json_tells_what_goes_in_and_out(language):
+def test_whole_sequences_are_reread_without_a_step(tmp_path):
+    model = make(mixer="sa", num_hidden_layers=1, max_position_embeddings=12).float()
+    about = export.save(model, tmp_path / "out", format="torch")
+    assert list(about["graphs"]) == ["sequence"]
+    assert "use ea-N, ea-qN, la, taylor, gru or linear-rnn" in about["without"]["step"]
+    prompt, count = torch.tensor([about["example"]["input_ids"]]), about["example"]["tokens"]
+    mask = torch.ones_like(prompt)
+    tokens = model.generate(
+        prompt, max_new_tokens=count, do_sample=False, attention_mask=mask, eos_token_id=None
+    )
+    assert ran(tmp_path / "out").split() == [str(token) for token in tokens[0].tolist()]
+
+
+def test_export_json_describes_inputs_and_outputs(language):
     _, out, about = language
     step = about["graphs"]["step"]
     inputs = {port["name"]: port for port in step["inputs"]}
@@ -62,18 +76,18 @@ def test_the_json_tells_what_goes_in_and_out(language):
 
 
 @pytest.mark.parametrize("name", ["sequence", "step"])
-def test_a_graph_names_no_files_of_ours(language, name):
+def test_graphs_contain_no_source_paths(language, name):
     assert b".py" not in (language[1] / f"{name}.onnx").read_bytes()
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+def test_tokenizer_of_another_model_raises(tmp_path):
     make(mixer="ea-2", num_hidden_layers=1).save_pretrained(tmp_path / "saved")
     byte_tokenizer().save_pretrained(tmp_path / "saved")
     with pytest.raises(ValueError, match="has 257 tokens and the model vocab_size = 43"):
         export.save(tmp_path / "saved", tmp_path / "out")
 
 
-def test_the_example_of_a_forecaster_gives_its_forecast(tmp_path):
+def test_forecaster_example_prints_the_forecast(tmp_path):
     hours = pd.date_range("2024-01-01", periods=150, freq="h")
     df = pd.DataFrame({"unique_id": "a", "ds": hours, "y": 5 + np.sin(np.arange(150) / 4)})
     options = dict(horizon=4, dim=8, depth=1, epochs=2, lags=3, quantiles=(0.1, 0.9))
@@ -95,37 +109,43 @@ def test_the_example_of_a_forecaster_gives_its_forecast(tmp_path):
 
 @pytest.fixture
 def untraced(monkeypatch):
-    """Graphs that are not traced, as that takes long: the model runs in their place."""
-    monkeypatch.setattr(Graph, "torch", lambda self: None)
-    monkeypatch.setattr(torch.export, "save", lambda program, path: None)
-    monkeypatch.setattr(bundle, "_torch_runner", lambda graph, path: lambda given: graph(*given))
+    """Skip tracing, which is slow; `wrong` is added to the model's logits after five steps."""
+    graphs = {}
 
-
-@pytest.mark.parametrize("wrong", [1e-3, math.nan])
-def test_a_graph_that_goes_wrong_after_some_steps_is_not_kept(
-    tmp_path, monkeypatch, untraced, wrong
-):
-    def runner(graph, path):
-        def run(arguments):
-            found = graph(*arguments)
-            late = graph.continues and bool((arguments[1]["seen"] > 5).any())
+    def opened(folder, name, wrong=0.0):
+        def run(inputs):
+            first, *others = (inputs[port.name] for port in graphs[name].inputs)
+            state = {port.name: inputs.get(port.name) for port in graphs[name].state}
+            found = graphs[name](first, *([state] if name == "step" else []), *others)
+            late = name == "step" and bool((inputs["seen"] > 5).any())
             return found | {"logits": found["logits"] + (wrong if late else 0)}
 
         return run
 
-    monkeypatch.setattr(bundle, "_torch_runner", runner)
+    def add_error(wrong):
+        monkeypatch.setattr(bundle, "_open", functools.partial(opened, wrong=wrong))
+
+    monkeypatch.setattr(Graph, "torch", lambda self: graphs.update({self.name: self}))
+    monkeypatch.setattr(torch.export, "save", lambda program, path: None)
+    add_error(0.0)
+    return add_error
+
+
+@pytest.mark.parametrize("wrong", [1e-3, math.nan])
+def test_graphs_that_differ_after_some_steps_are_not_kept(tmp_path, untraced, wrong):
+    untraced(wrong)
     with pytest.raises(RuntimeError, match="the exported step differs from the model by"):
         export.save(make(mixer="ea-2", num_hidden_layers=1), tmp_path / "out", format="torch")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_of_nan_is_refused(tmp_path, untraced):
+def test_model_that_returns_nan_raises(tmp_path, untraced):
     model = make(mixer="ea-2", num_hidden_layers=1)
     torch.nn.init.constant_(model.model.norm.weight, math.nan)
-    with pytest.raises(ValueError, match="the model gives NaN"):
+    with pytest.raises(ValueError, match="the model returns NaN"):
         export.save(model, tmp_path / "out", format="torch")
 
 
-def test_a_model_that_says_nothing_of_its_data_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="got Forecaster: `sequence` and `step` take its graphs"):
+def test_module_without_metadata_raises(tmp_path):
+    with pytest.raises(TypeError, match=r"got Forecaster; use export\.sequence and export\.step"):
         export.save(Forecaster(), tmp_path / "out")

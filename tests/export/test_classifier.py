@@ -1,4 +1,4 @@
-"""Classifiers as graphs: whole series with padding, and what a step would need."""
+"""Graphs of classifiers: whole series with padding, and steps of causal models."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def made(**options):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_series_of_any_length_give_what_the_model_gives(name, tmp_path):
+def test_sequence_matches_the_model_for_any_length(name, tmp_path):
     model = made(**MODELS[name])
     exported = Exported(export.sequence(model), tmp_path, onnx=name == "flatten")
     for B, L in ((1, exported.graph.shortest), (2, 7), (5, LONGEST)):
@@ -39,7 +39,7 @@ def test_series_of_any_length_give_what_the_model_gives(name, tmp_path):
             assert_close(got["logits"], want, **CLOSE)
 
 
-def test_an_exact_model_in_linear_time_is_exported_as_such():
+def test_set_expansion_makes_an_exact_model_linear():
     model = made(mixer="ea")
     assert squares(export.sequence(model).torch())
     assert set_expansion(model, Quadrature(9)) == 1
@@ -51,7 +51,7 @@ def test_an_exact_model_in_linear_time_is_exported_as_such():
 
 
 def squares(program):
-    """What in a graph has the length of the series twice among its axes."""
+    """Return the shapes in a graph with two axes of the length of the series."""
     found = [node.meta.get("val") for node in program.graph.nodes]
     shapes = [[str(n) for n in x.shape] for x in found if isinstance(x, torch.Tensor)]
     length = next(node.meta["val"].shape[1] for node in program.graph.nodes if node.name == "x")
@@ -59,12 +59,12 @@ def squares(program):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "last"])
-def test_a_causal_classifier_has_a_step(pooling, tmp_path):
-    """Traced for one way of pooling: they differ in a line."""
+def test_step_of_a_causal_classifier_matches_the_model(pooling, tmp_path):
+    """Trace one pooling only: the poolings differ in one line."""
     model = made(mixer="ea-2", causal=True, pooling=pooling, calendar=["hour"])
     graph = export.step(model)
     x, times = draw(2, 6, C, seed=0).float(), torch.arange(6).expand(2, 6).unsqueeze(-1)
-    for form in Exported(graph, tmp_path).forms if pooling == "mean" else [graph]:
+    for form in Exported(graph, tmp_path, onnx=False).forms if pooling == "mean" else [graph]:
         state = graph.empty(2)
         for t in range(6):
             out = form(x[:, t], state, times[:, t].clone())
@@ -84,17 +84,17 @@ def test_a_causal_classifier_has_a_step(pooling, tmp_path):
         (dict(causal=True, mixer="ea"), "keeps every token"),
     ],
 )
-def test_what_has_no_step_says_why(options, why):
+def test_classifier_without_a_step_names_the_reason(options, why):
     with pytest.raises(ValueError, match=why):
         export.step(made(**options))
 
 
-def test_one_sample_is_no_length_to_vary():
+def test_max_len_of_one_raises():
     with pytest.raises(ValueError, match="max_len must be at least 2"):
         export.sequence(made(max_len=1)).torch()
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch):
+def test_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(ModuleNotFoundError, match=r'onnxscript: pip install "eattn\[export\]"'):
         export.sequence(made(mixer="ea-2")).onnx()

@@ -1,4 +1,4 @@
-"""Forecasters as graphs: what they expect, value by value, and rolled out."""
+"""Graphs of forecasters: whole series, single values, and forecasts of several steps."""
 
 import pytest
 import torch
@@ -38,14 +38,14 @@ def step(model, tmp_path_factory):
 
 
 def series(B, L, channels=C):
-    """Values that wander, and their times."""
+    """Return a random walk and its calendar."""
     x = draw(B, L, channels, seed=L).float().cumsum(1) / 10
     times = torch.arange(L) % 12
     return x, torch.stack([times + 1, times], -1).expand(B, L, 2).clone()
 
 
 @pytest.mark.parametrize(("B", "L"), SIZES)
-def test_a_series_of_any_length_gives_what_the_model_gives(model, sequence, B, L):
+def test_sequence_matches_the_model_for_any_length(model, sequence, B, L):
     x, times = series(B, L)
     mask = torch.ones(B, L, dtype=torch.bool)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_a_series_of_any_length_gives_what_the_model_gives(model, sequence, B, L
         assert_close(got["expected"], want, **CLOSE)
 
 
-def test_rows_of_unequal_length_go_on_from_their_own_ends(model, sequence, step):
+def test_padded_rows_continue_from_their_own_ends(model, sequence, step):
     x, times = series(3, 9)
     mask = torch.tensor([[1] * 9, [0, 1, 1, 0, 1, 1, 1, 0, 0], [0] * 9], dtype=torch.bool)
     then, when = series(3, 1)
@@ -71,7 +71,7 @@ def test_rows_of_unequal_length_go_on_from_their_own_ends(model, sequence, step)
             assert_close(after["expected"][row], want[-1], **CLOSE)
 
 
-def test_a_thousand_steps_are_the_models_own(model, step):
+def test_a_thousand_steps_match_the_model(model, step):
     x, times = series(2, 1000)
     with torch.no_grad():
         want, after = model(x, calendar=times, return_state=True)
@@ -80,7 +80,7 @@ def test_a_thousand_steps_are_the_models_own(model, step):
         out = step.onnx(x[:, t], state, times[:, t])
         assert_close(out["expected"], want[:, t], **CLOSE)
         state = state_of(out)
-    assert_same(state, step.graph.module._named(after, x[:, -1:]))
+    assert_same(state, step.graph.module.named(after, x[:, -1:]))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def lagged():
     return Forecaster(6, mixer="ea-q7", dim=8, depth=1).eval()
 
 
-def test_a_model_of_lags_reads_values_one_by_one(lagged):
-    """Not traced here: tests/export/test_folder.py has such a model as graphs."""
+def test_model_with_lags_reads_values_one_by_one(lagged):
+    """Not traced: test_bundle.py traces such a model."""
     sequence, step = forecaster.sequence(lagged, lags=3), forecaster.step(lagged, lags=3)
     assert "past" in step.input_names
     x, _ = series(2, 40)
@@ -104,7 +104,7 @@ def test_a_model_of_lags_reads_values_one_by_one(lagged):
     assert_close(torch.stack(found, 1), want, **CLOSE)
 
 
-def test_steps_alone_are_as_good_as_a_sequence(lagged):
+def test_steps_from_the_empty_state_match_a_sequence(lagged):
     graph, whole = forecaster.step(lagged, lags=3), forecaster.sequence(lagged, lags=3)
     x, _ = series(2, 5)
     state = graph.empty(2)
@@ -116,7 +116,7 @@ def test_steps_alone_are_as_good_as_a_sequence(lagged):
     assert_same(state, state_of(want))
 
 
-def test_a_recurrence_has_a_step_and_no_sequence():
+def test_recurrence_has_a_step_and_no_sequence():
     model = Forecaster(1, mixer="gru", dim=8, depth=1).eval()
     graph = export.step(model)
     program, state, own = graph.torch().module(), graph.empty(4), None

@@ -82,9 +82,9 @@ def test_a_cache_that_does_not_fit_is_named():
 
 def test_packing_goes_with_neither_mask_nor_cache():
     model, offsets = make(), torch.tensor([0, 2, 5], dtype=torch.int32)
-    with raises(ValueError, "cu_seqlens goes without attention_mask"):
+    with raises(ValueError, "cu_seqlens cannot be combined with attention_mask"):
         model(ids(1, 5), cu_seqlens=offsets, attention_mask=torch.ones(1, 5))
-    with raises(ValueError, "cu_seqlens goes without"):
+    with raises(ValueError, "cu_seqlens cannot be combined with"):
         model(ids(1, 5), cu_seqlens=offsets, past_key_values=EACache(2))
     with raises(ValueError, "in one row, got 2 rows"):
         model(ids(2, 5), cu_seqlens=offsets)

@@ -1,16 +1,7 @@
-"""`generate`, held to what transformers' own tests ask of a model that keeps a state.
+"""`generate`, held to what the GenerationTesterMixin of transformers asks of a stateful model.
 
-From its GenerationTesterMixin, in our words below: greedy_generate, sample_generate,
-beam_search_generate, beam_sample_generate (each with the cache and without, as dict outputs),
-generate_without_input_ids, left_padding_compatibility, generate_from_inputs_embeds,
-generate_continue_from_past_key_values, generate_continue_from_inputs_embeds,
-generate_with_and_without_prefill_chunking, generate_methods_with_logits_to_keep,
-generate_compile_model_forward, inherits_generation_mixin, past_key_values_format, streaming.
-
-Not here but as errors, in test_bad_input.py: assisted decoding, prompt lookup and speculation,
-which take tokens back; contrastive and group beam search and DoLa, which transformers keeps
-elsewhere; static, quantised and offloaded caches, as there is a cache of our own. Not at all:
-attention outputs (none are kept), encoder-decoder and multimodal inputs, flash attention.
+What cannot work (assisted decoding, other caches, contrastive search) raises: see
+test_bad_input.py. Left out: attention outputs, encoder-decoder and multimodal inputs.
 """
 
 import copy
@@ -26,7 +17,6 @@ from hf_helpers import make as made
 from torch.testing import assert_close
 from transformers import (
     GenerationMixin,
-    LogitsProcessorList,
     PreTrainedTokenizerFast,
     TextIteratorStreamer,
     pipeline,
@@ -66,8 +56,9 @@ def full(model, tokens=None, **options):
 # ---- with the cache as without -------------------------------------------------------------------
 
 
-@mixers
-@ways
+@pytest.mark.parametrize(
+    ("mixer", "way"), [*((m, "several beams") for m in MIXERS), *(("ea-6", way) for way in WAYS)]
+)
 def test_the_cache_changes_no_token(mixer, way):
     model = make(mixer=mixer)
     options = dict(no_repeat_ngram_size=1, **WAYS[way])  # one token for ever would prove little
@@ -209,17 +200,6 @@ def test_only_the_last_logits_are_worked_out():
     want = model(ids(2, 5)).logits
     assert_close(model(ids(2, 5), logits_to_keep=2).logits, want[:, -2:])
     assert_close(model(ids(2, 5), logits_to_keep=torch.tensor([0, 3])).logits, want[:, [0, 3]])
-
-
-def test_processors_of_ones_own_have_their_say():
-    model = make()
-
-    def only_seven(_, scores):
-        return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([7]), 0.0)
-
-    processors = LogitsProcessorList([only_seven])
-    out = model.generate(ids(1, 3), max_new_tokens=4, do_sample=False, logits_processor=processors)
-    assert out[0, 3:].tolist() == [7] * 4
 
 
 def letters() -> PreTrainedTokenizerFast:

@@ -56,14 +56,16 @@ def rerun(model: Forecaster, x: torch.Tensor, horizon: int, times=None) -> torch
 
 @mixers
 @options
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["f64", "f32"]
-)
-def test_rolling_out_with_the_state_is_rerunning_the_prefix(mixer, options, dtype, tolerance):
-    model, x = model_of(mixer, **options).to(dtype), draw(3, 7, 2, seed=0).to(dtype)
+def test_rolling_out_with_the_state_is_rerunning_the_prefix(mixer, options):
+    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7 + HORIZON)
-    forecast = model.rollout(x, HORIZON, calendar=times)
-    assert_close(forecast, rerun(model, x, HORIZON, times), rtol=0, atol=tolerance)
+    whole = model.rollout(x, HORIZON, calendar=times)
+    assert_close(whole, rerun(model, x, HORIZON, times), rtol=0, atol=1e-12)
+    first = cut(times, slice(None), slice(0, 7 + 2))  # in two parts
+    a, state = model.rollout(x, 2, calendar=first, return_state=True)
+    rest = cut(times, slice(None), slice(7 + 2, None))
+    b = model.rollout(None, HORIZON - 2, calendar=rest, state=state)
+    assert_close(torch.cat([a, b], 1), whole)
 
 
 def unequal(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
@@ -130,24 +132,6 @@ def test_whole_chunks_and_steps_agree(mixer, options):
     assert state.seen.tolist() == [7, 7, 7]
 
 
-@mixers
-@options
-def test_a_rollout_goes_on_from_its_own_state(mixer, options):
-    model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
-    times = times_for(model, 3, 7 + HORIZON)
-    whole = model.rollout(x, HORIZON, calendar=times)
-    first = cut(times, slice(None), slice(0, 7 + 2))
-    a, state = model.rollout(x, 2, calendar=first, return_state=True)
-    rest = cut(times, slice(None), slice(7 + 2, None))
-    assert_close(
-        torch.cat([a, model.rollout(None, HORIZON - 2, calendar=rest, state=state)], 1), whole
-    )
-    # And from the state after x, without x.
-    _, state = model(x, calendar=cut(times, slice(None), slice(0, 7)), return_state=True)
-    ahead = cut(times, slice(None), slice(7, None))
-    assert_close(model.rollout(None, HORIZON, calendar=ahead, state=state), whole)
-
-
 @anywhere
 def test_new_values_continue_a_state_and_rows_without_any_keep_theirs(mixer):
     model, x = model_of(mixer), draw(2, 7, 2, seed=0)
@@ -156,12 +140,6 @@ def test_new_values_continue_a_state_and_rows_without_any_keep_theirs(mixer):
     forecast = model.rollout(x[:, 4:], HORIZON, key_mask=new, state=state)
     assert_close(forecast[:1], rerun(model, x[:1], HORIZON))
     assert_close(forecast[1:], rerun(model, x[1:, :4], HORIZON))
-
-
-@mixers
-def test_nothing_later_is_seen(mixer):
-    model, x = model_of(mixer), draw(3, 7, 2, seed=0)
-    assert_close(model(x)[:, :4], model(torch.cat([x[:, :4], -9 * x[:, 4:]], 1))[:, :4])
 
 
 # ---- the state -----------------------------------------------------------------------------------
@@ -180,22 +158,13 @@ def test_the_state_is_as_large_after_8_values_as_after_800(mixer, options):
     assert sizes[0] == sizes[1]
 
 
-@mixers
+@pytest.mark.parametrize("mixer", ["ea-6", "sa", "gru"])
 def test_select_reorders_and_repeats_rows(mixer):
     model, x = model_of(mixer, positions=True, max_len=16), draw(3, 7, 2, seed=0)
     index = torch.tensor([2, 0, 0, 1])
     _, state = model(x, return_state=True)
     forecast = model.rollout(None, HORIZON, state=state.select(index))
     assert_close(forecast, model.rollout(x, HORIZON)[index])
-
-
-def test_a_state_is_not_changed_by_what_follows():
-    model, x = model_of(), draw(3, 7, 2, seed=0)
-    _, state = model(x, return_state=True)
-    kept = copy.deepcopy(state.seen), state.expected.clone()
-    once = model.rollout(None, HORIZON, state=state)
-    assert torch.equal(model.rollout(None, HORIZON, state=state), once)
-    assert torch.equal(state.seen, kept[0]) and torch.equal(state.expected, kept[1])
 
 
 def test_a_state_is_stored():
@@ -254,21 +223,6 @@ def test_rows_too_short_for_a_target_add_nothing():
     assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
-def test_it_learns_to_go_on_with_a_sine():
-    torch.manual_seed(0)
-    model = Forecaster(1, dim=32, depth=2, mixer="ea-6", positions=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    at = torch.arange(40) * 0.5
-    x = torch.sin(at + torch.rand(16, 1) * 6).unsqueeze(-1)
-    before = model.loss(x).item()
-    for _ in range(100):
-        optimizer.zero_grad()
-        loss = model.loss(x)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < before / 10
-
-
 # ---- wrong calls ---------------------------------------------------------------------------------
 
 
@@ -298,7 +252,7 @@ def test_a_forecaster_is_causal_whatever_the_config_says():
         (
             lambda m, x, s: m.rollout(x, 2, key_mask=RIGHT & (RIGHT.sum(1) > 1)[:, None]),
             ValueError,
-            "a real value in every row, got none in row 2",
+            "a valid value in every row, got none in row 2",
         ),
         (lambda m, x, s: m.loss(x[:, :1]), ValueError, "L >= 2, got L = 1"),
     ],

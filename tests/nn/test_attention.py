@@ -33,26 +33,9 @@ def projected(made: ElementwiseAttention, x: torch.Tensor, context: torch.Tensor
     return of_x[0], *of_context[1:]
 
 
-@causals
-def test_exact_attention_is_ea_of_the_projections(causal):
-    made, x, mask = layer(order=None, causal=causal), tokens(3, 70, 7), MASKS["holes"](70)
-    for key_mask in (None, mask):
-        y = made.out_proj(eattn.ea(*projected(made, x), causal=causal, key_mask=key_mask))
-        real = slice(None) if key_mask is None else key_mask
-        same(made(x, key_mask)[real], y[real])
-
-
-@causals
-def test_the_series_is_ea_series_of_the_projections(causal):
-    made, x = layer(order=4, causal=causal), tokens(3, 70, 7)
-    y = made.out_proj(eattn.ea_series(*projected(made, x), order=4, causal=causal))
-    assert torch.equal(made(x), y)
-
-
 @orders
-@pytest.mark.parametrize(("L", "Lk"), [(1, 9), (9, 1), (5, 70), (5, 5)])
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize(("L", "Lk"), [(1, 9), (9, 1), (5, 70)])
+@pytest.mark.parametrize(("masked", "bias"), [(False, True), (True, False)])
 def test_cross_attention_reads_keys_and_values_from_the_context(order, L, Lk, masked, bias):
     made = layer(order=order, bias=bias)
     x, context = tokens(3, L, 7).requires_grad_(), tokens(3, Lk, 7, seed=5).requires_grad_()
@@ -80,12 +63,6 @@ def test_nothing_of_the_context_is_read_behind_the_mask(order):
 
 
 @orders
-def test_attending_to_itself_is_having_itself_for_context(order):
-    made, x = layer(order=order), tokens(2, 9, 7)
-    same(made(x, context=x), made(x))
-
-
-@orders
 @causals
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 def test_packed_sequences_are_each_alone_masked_or_not(order, causal, masked):
@@ -107,12 +84,6 @@ def test_packed_sequences_leave_a_state_each(order):
     same(y_t[2], made(torch.cat([x[:, 3:], x[:, 2:3]], 1))[0, -1])
 
 
-def test_packed_exact_attention_keeps_no_state():
-    made, x = layer(order=None, causal=True), tokens(1, 8, 7)
-    with pytest.raises(ValueError, match="cu_seqlens goes without state and return_state"):
-        made(x, cu_seqlens=torch.tensor([0, 8]), return_state=True)
-
-
 @pytest.mark.parametrize("order", [0, 2, 6, 12])
 def test_a_full_layer_reads_from_a_memory(order):
     """A state given to a non-causal layer is as good as the tokens it was made of."""
@@ -121,18 +92,9 @@ def test_a_full_layer_reads_from_a_memory(order):
     both = torch.cat([earlier, x], 1)
     y, after = made(x, state=memory, return_state=True)
     same(y, made(both)[:, 5:])
-    same(list(after), list(made(both, return_state=True)[1]))
+    want = made(both, return_state=True)[1]
+    same([after.s, after.z, after.shift], [want.s, want.z, want.shift])
     same(made(x, context=earlier), made(x, context=earlier[:, :0], state=memory))
-
-
-@orders
-def test_a_layer_without_biases_has_none(order):
-    made = layer(order=order, bias=False)
-    assert [name for name, _ in made.named_parameters()] == ["in_proj.weight", "out_proj.weight"]
-    x = tokens(2, 9, 7)
-    q, k, v = (x @ w.mT for w in made.in_proj.weight.split(7))
-    y = reference.ea(q, k, v) if order is None else reference.ea_series(q, k, v, order=order)
-    same(made(x), y @ made.out_proj.weight.mT)
 
 
 @causals
@@ -178,17 +140,6 @@ def test_queries_and_keys_start_small_and_values_of_unit_size():
     assert (series - exact).norm() < 0.02 * exact.norm()
 
 
-@pytest.mark.parametrize("order", [0, 2, 6, 12])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_a_state_is_as_wide_as_its_sums(order, dtype):
-    made = layer(order=order, causal=True).to(dtype)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    x = tokens(2, 5, 7).to(dtype)
-    y_t, first = made.step(x[:, 0])
-    y, state = made(x, return_state=True)
-    assert {z.dtype for z in (*first, *state)} == {wide} and y.dtype == y_t.dtype == dtype
-
-
 def test_a_float64_state_keeps_a_float32_stream_accurate():
     made, x = layer(order=6, causal=True).float(), tokens(2, 5, 7).float()
     state = State.zeros(2, 7, order=6, dtype=torch.float64)
@@ -196,16 +147,6 @@ def test_a_float64_state_keeps_a_float32_stream_accurate():
         y_t, state = made.step(x[:, t], state)
     assert state.s.dtype == torch.float64 and y_t.dtype == torch.float32
     torch.testing.assert_close(y_t, made(x)[:, 4])
-
-
-@pytest.mark.parametrize("order", [6, None])
-def test_decoding_under_autocast_stays_close(order):
-    made, x = layer(order=order, causal=True).float(), tokens(2, 9, 7).float()
-    want, state = made(x)[:, -1], None
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        for t in range(9):
-            y_t, state = made.step(x[:, t], state)
-    assert (y_t - want).abs().max() < 0.03 * want.abs().max()
 
 
 @pytest.mark.slow
@@ -239,12 +180,12 @@ CALLS = {
     "a state of order 2": (
         lambda: CAUSAL(X, state=State.zeros(2, 12, order=2)),
         ValueError,
-        "state must have the 7 terms of Taylor(order=6), got 3 terms",
+        "the expansion of the call, Taylor(order=6), got Taylor(order=2)",
     ),
     "a step after order 2": (
         lambda: CAUSAL.step(X[:, 0], State.zeros(2, 12, order=2)),
         ValueError,
-        "state must have the 7 terms of Taylor(order=6), got 3 terms",
+        "the expansion of the call, Taylor(order=6), got Taylor(order=2)",
     ),
 }
 

@@ -1,6 +1,5 @@
 """The block: both orders of the norms, any mixer, masks, states, and its configuration."""
 
-import copy
 import itertools
 from dataclasses import FrozenInstanceError, replace
 
@@ -51,11 +50,16 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
         ("mixer", 6, TypeError, "mixer must be a name, got int"),
         ("causal", 1, TypeError, "causal must be a bool, got int"),
         ("norm", "rms", ValueError, "norm must be 'post' or 'pre', got 'rms'"),
-        ("dropout", 1.0, ValueError, "dropout must be at least 0 and below 1, got 1.0"),
+        ("dropout", 1.0, ValueError, "dropout must be at least 0 and below 1, and finite, got 1.0"),
         ("dropout", -0.1, ValueError, "dropout must be at least 0"),
-        ("dropout", float("nan"), ValueError, "dropout must be at least 0 and below 1, got nan"),
+        (
+            "dropout",
+            float("nan"),
+            ValueError,
+            "dropout must be at least 0 and below 1, and finite, got nan",
+        ),
         ("dropout", "0.1", TypeError, "dropout must be a number, got str"),
-        ("eps", 0.0, ValueError, "eps must be above 0 and below 1, got 0.0"),
+        ("eps", 0.0, ValueError, "eps must be above 0 and below 1, and finite, got 0.0"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(field, value, error, message):
@@ -164,10 +168,10 @@ def test_dropout_acts_while_training_only():
     assert torch.equal(block(x), without(x))
 
 
-@norms
 @mixers
 @causals
-def test_every_parameter_gets_a_gradient(mixer, causal, norm):
+def test_every_parameter_gets_a_gradient(mixer, causal):
+    norm = "pre" if causal else "post"
     block = perturbed(block_of(mixer, causal=causal, norm=norm, max_len=7))
     block(draw(2, 7, 8, seed=0)).pow(3).sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in block.parameters())
@@ -175,8 +179,8 @@ def test_every_parameter_gets_a_gradient(mixer, causal, norm):
 
 @norms
 @mixers
-@causals
-def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, causal, norm):
+def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, norm):
+    causal = norm == "pre"
     block, x = block_of(mixer, causal=causal, norm=norm), draw(4, 6, 8, seed=0)
 
     def run(fill: float) -> list[torch.Tensor]:
@@ -192,35 +196,13 @@ def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, causal, nor
     assert all(torch.equal(a, b) for a, b in zip(clean, run(torch.inf), strict=True))
 
 
-@norms
 @mixers
-@causals
-def test_packed_sequences_do_not_see_each_other(mixer, causal, norm):
-    block, x = block_of(mixer, causal=causal, norm=norm), draw(1, 9, 8, seed=0)
+def test_packed_sequences_do_not_see_each_other(mixer):
+    block, x = block_of(mixer, causal=True, norm="pre"), draw(1, 9, 8, seed=0)
     offsets = [0, 4, 5, 9]
     alone = [block(x[:, a:b]) for a, b in itertools.pairwise(offsets)]
     packed = block(x, cu_seqlens=torch.tensor(offsets, dtype=torch.int32))
     assert_close(packed, torch.cat(alone, 1))
-
-
-@norms
-@mixers
-def test_a_block_decodes_through_its_mixer(mixer, norm):
-    block, x = block_of(mixer, causal=True, norm=norm), draw(2, 7, 8, seed=0)
-    y, state = block(x[:, :4], return_state=True)
-    more, state = block(x[:, 4:6], state=state, return_state=True)
-    last, state = block.step(x[:, 6], state)
-    assert_close(torch.cat([y, more, last.unsqueeze(1)], 1), block(x))
-    first, _ = block.step(x[:, 0])
-    assert_close(first, block(x)[:, 0])
-
-
-def test_only_a_causal_block_decodes():
-    block, x = block_of(), draw(2, 7, 8, seed=0)
-    with pytest.raises(ValueError, match="return_state needs causal=True"):
-        TransformerBlock(dim=8, mixer="gru").double()(x, return_state=True)
-    with pytest.raises(ValueError, match="step needs causal=True"):
-        block.step(x[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -238,13 +220,3 @@ def test_only_a_causal_block_decodes():
 def test_wrong_input_is_named(call, error, message, norm):
     with pytest.raises(error, match=message):
         call(block_of(causal=True, norm=norm), draw(2, 7, 8, seed=0))
-
-
-@mixers
-def test_a_block_is_stored_and_copied(mixer):
-    block, x = block_of(mixer, causal=True), draw(2, 7, 8, seed=0)
-    other = TransformerBlock(block.config).double()
-    assert not torch.equal(other(x), block(x))
-    other.load_state_dict(block.state_dict())
-    assert torch.equal(other(x), block(x))
-    assert torch.equal(copy.deepcopy(block)(x), block(x))

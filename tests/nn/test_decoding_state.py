@@ -20,10 +20,11 @@ from mixer_helpers import (
     tokens,
 )
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from eattn import State
 from eattn.nn import check_mixer, make_mixer
-from eattn.nn.decoding_state import ConvState, Hidden, KVCache, LinearState
+from eattn.nn.decoding_state import ConvState, Hidden, KVCache, LinearState, parts, rebuilt
 
 cached = pytest.mark.parametrize("name", CACHED)
 
@@ -90,8 +91,9 @@ def test_each_state_is_of_its_kind():
 
 
 @names
-@modes
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize(
+    ("mode", "masked"), [("grad", False), ("no_grad", True), ("inference", True)]
+)
 def test_selected_rows_go_on_as_if_they_had_been_alone(name, mode, masked):
     mixer, x, index = make(name, causal=True), tokens(3, 9), torch.tensor([2, 0, 2, 2])
     mask = MASKS["holes"](5) if masked else None
@@ -112,9 +114,9 @@ def full(mask: Tensor | None) -> Tensor | None:
 
 
 @names
-@modes
-@pytest.mark.parametrize("max_len", [None, 80])
-@pytest.mark.parametrize("start", [5, 64])
+@pytest.mark.parametrize(
+    ("mode", "max_len", "start"), [("grad", None, 5), ("no_grad", None, 64), ("inference", 80, 64)]
+)
 def test_a_state_can_be_continued_in_two_ways(name, mode, max_len, start):
     """As beam search or a retry does; the branches and the state they left stay right."""
     mixer = make(name, causal=True, max_len=max_len)
@@ -139,31 +141,27 @@ def test_no_call_changes_the_state_it_was_given(name):
     mixer, x = make(name, causal=True), tokens(2, 9)
     with torch.no_grad():
         _, state = mixer(x[:, :5], return_state=True)
-        before = [z.clone() for z in seen(state)]
+        before = pytree.tree_map(torch.clone, state)
         mixer.step(x[:, 5], state)
         mixer(x[:, 5:], state=state)
         mixer(x[:, 5:], state=state, return_state=True)
         state.select(torch.tensor([1]))
-        assert all(torch.equal(a, b) for a, b in zip(before, seen(state), strict=True))
-
-
-def seen(state: object) -> list[Tensor]:
-    """What a state holds of the tokens so far."""
-    if isinstance(state, KVCache):
-        return [state.k, state.v]
-    if isinstance(state, ConvState):
-        return [state.last, *seen(state.after)]
-    return list(state) if isinstance(state, State) else [*vars(state).values()]
+        mixer.step(x[:, 6], copy.deepcopy(state))
+        leaves = zip(pytree.tree_leaves(before), pytree.tree_leaves(state), strict=True)
+        assert all(torch.equal(a, b) for a, b in leaves)
+        same(mixer.step(x[:, 5], before)[0], mixer(x)[:, 5])
 
 
 @names
-def test_a_copied_state_is_a_state_of_its_own(name):
-    mixer, x = make(name, causal=True), tokens(2, 7)
+def test_state_is_stored_by_name_and_rebuilt(name):
+    """In any number of rows, from a state after another number of tokens."""
+    mixer, x = make(name, causal=True), tokens(2, 9)
     with torch.no_grad():
-        _, state = mixer(x[:, :5], return_state=True)
-        twin = copy.deepcopy(state)
-        mixer.step(x[:, 6], twin)
-        same(mixer.step(x[:, 5], state)[0], mixer(x)[:, 5])
+        _, like = mixer(x[:1, :1], return_state=True)
+        _, state = mixer(x[:, :8], return_state=True)
+        stored = parts(state)
+        assert sum(tensor.nbytes for tensor in stored.values()) == state.nbytes
+        same(mixer.step(x[:, 8], rebuilt(like, stored))[0], mixer(x)[:, 8])
 
 
 # ---- caches --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from eattn.nn.encoder import EncoderState, TransformerEncoder
 
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 norms = pytest.mark.parametrize("norm", ["post", "pre"])
-CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
 
 
 def encoder_of(mixer: str = "ea-6", **changes) -> TransformerEncoder:
@@ -38,43 +37,11 @@ def in_pieces(encoder, x, *, chunks=(), steps=0):
 
 @norms
 @mixers
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["f64", "f32"]
-)
-def test_whole_chunks_and_steps_agree(mixer, norm, dtype, tolerance):
-    encoder, x = encoder_of(mixer, norm=norm).to(dtype), draw(2, 11, 8, seed=0).to(dtype)
+def test_whole_chunks_and_steps_agree(mixer, norm):
+    encoder, x = encoder_of(mixer, norm=norm), draw(2, 11, 8, seed=0)
     whole = encoder(x)
-    for pieces in (dict(chunks=(4, 1, 6)), dict(steps=11), dict(chunks=(5,), steps=6)):
-        assert_close(in_pieces(encoder, x, **pieces)[0], whole, rtol=0, atol=tolerance)
-
-
-@mixers
-def test_gradients_agree_too_whole_and_in_chunks(mixer):
-    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
-
-    def gradients(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        used = [p for name, p in encoder.named_parameters() if not name.endswith("mixer.w")]
-        return torch.autograd.grad(y.pow(3).sum(), used)
-
-    assert_close(
-        gradients(in_pieces(encoder, x, chunks=(4, 7))[0]), gradients(encoder(x)), rtol=0, atol=1e-9
-    )
-
-
-@mixers
-def test_a_causal_encoder_sees_nothing_later(mixer):
-    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
-    assert_close(encoder(x)[:, :5], encoder(torch.cat([x[:, :5], 9 * x[:, 5:]], 1))[:, :5])
-
-
-@mixers
-def test_a_state_is_not_changed_by_what_follows(mixer):
-    encoder, x = encoder_of(mixer), draw(2, 11, 8, seed=0)
-    with torch.no_grad():
-        _, state = encoder(x[:, :5], return_state=True)
-        once, _ = encoder(x[:, 5:], state=state, return_state=True)
-        encoder.step(x[:, 0], state)
-        assert torch.equal(encoder(x[:, 5:], state=state), once)
+    for pieces in (dict(steps=11), dict(chunks=(4, 1), steps=6)):
+        assert_close(in_pieces(encoder, x, **pieces)[0], whole, rtol=0, atol=1e-12)
 
 
 @mixers
@@ -83,21 +50,6 @@ def test_select_reorders_and_repeats_rows(mixer):
     index = torch.tensor([2, 0, 0, 1])
     _, state = in_pieces(encoder, x[:, :10], chunks=(6,), steps=4)
     assert_close(encoder.step(x[index, 10], state.select(index))[0], encoder(x)[index, 10])
-
-
-@pytest.mark.parametrize("mixer", CONSTANT)
-def test_the_state_of_a_recurrent_mixer_does_not_grow(mixer):
-    encoder = encoder_of(mixer)
-    sizes = [encoder(draw(1, n, 8, seed=0), return_state=True)[1].nbytes for n in (8, 800)]
-    assert sizes[0] == sizes[1] > 0
-
-
-@pytest.mark.parametrize("mixer", ["ea", "sa", "sa-math", "aft"])
-def test_the_state_of_any_other_grows_by_a_token_at_a_time(mixer):
-    encoder = encoder_of(mixer)
-    _, state = encoder(draw(1, 8, 8, seed=0), return_state=True)
-    _, after = encoder.step(draw(1, 8, seed=1), state)
-    assert after.nbytes - state.nbytes == 2 * 2 * 8 * 8  # layers, keys and values, D, bytes
 
 
 def test_the_state_counts_the_bytes_of_all_layers():
@@ -134,20 +86,6 @@ def test_the_blocks_run_one_after_the_other():
     assert torch.equal(encoder(x), y)
 
 
-@mixers
-@norms
-def test_nan_behind_the_mask_changes_nothing(mixer, norm):
-    encoder, x = encoder_of(mixer, causal=False, norm=norm), draw(2, 6, 8, seed=0)
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], dtype=torch.bool)
-
-    def run(fill: float) -> list[torch.Tensor]:
-        y = encoder(x.masked_fill(~mask.unsqueeze(-1), fill), key_mask=mask)
-        assert y.isfinite().all()
-        return [y[mask], *torch.autograd.grad(y[mask].pow(3).sum(), list(encoder.parameters()))]
-
-    assert all(torch.equal(a, b) for a, b in zip(run(0.0), run(torch.nan), strict=True))
-
-
 def test_bert_base_has_85_million_parameters():
     with torch.device("meta"):
         encoder = TransformerEncoder(TransformerConfig.bert_base())
@@ -159,11 +97,10 @@ def test_bert_base_has_85_million_parameters():
     assert "85,054,464 parameters" in repr(encoder)
 
 
-@pytest.mark.parametrize("depth", [1, 12])
 @norms
-def test_at_the_start_signals_and_gradients_keep_their_size(depth, norm):
+def test_at_the_start_signals_and_gradients_keep_their_size(norm):
     """No layer of a fresh encoder sees gradients a hundred times those of another."""
-    encoder = encoder_of(dim=64, heads=8, depth=depth, norm=norm)
+    encoder = encoder_of(dim=64, heads=8, depth=12, norm=norm)
     encoder(draw(2, 50, 64, seed=0)).pow(3).sum().backward()
     sizes = torch.stack([block.ffn[0].weight.grad.norm() for block in encoder.blocks])
     assert sizes.max() < 100 * sizes.min()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from eattn.nn import ElementwiseAttention, MultiheadStandIn, make_mixer, replace_attention
+from eattn.nn import ElementwiseAttention, MultiheadAdapter, make_mixer, replace_attention
 
 PADDED = torch.arange(30) >= torch.tensor([[30], [20]])  # True: padding, as PyTorch has it
 
@@ -85,7 +85,7 @@ def test_gradients_reach_the_new_weights():
 def test_what_cannot_be_honoured_is_refused():
     x, other = tokens(), tokens()
     full, causal = (
-        MultiheadStandIn(ElementwiseAttention(32, causal=causal)) for causal in (False, True)
+        MultiheadAdapter(ElementwiseAttention(32, causal=causal)) for causal in (False, True)
     )
     mask = nn.Transformer.generate_square_subsequent_mask(30)
     with pytest.raises(ValueError, match="attn_mask needs a mixer made with causal=True"):
@@ -95,9 +95,9 @@ def test_what_cannot_be_honoured_is_refused():
     with pytest.raises(ValueError, match="value must be key"):
         full(x, x, x + 1)
     with pytest.raises(ValueError, match="has no cross-attention"):
-        MultiheadStandIn(make_mixer("la", 32))(x, other, other)
+        MultiheadAdapter(make_mixer("la", 32))(x, other, other)
     with pytest.raises(TypeError, match="mixer must be"):
-        MultiheadStandIn(nn.Linear(3, 3))
+        MultiheadAdapter(nn.Linear(3, 3))
     with pytest.raises(ValueError, match="cannot replace itself"):
         replace_attention(nn.MultiheadAttention(32, 4))
     with pytest.raises(ValueError, match="unknown mixer 'ea6'"):

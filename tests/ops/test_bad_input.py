@@ -1,248 +1,126 @@
 """Wrong calls get an error that names the argument, before any kernel runs."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
-from eattn import Quadrature, State, accumulate, ea_series, ea_series_step, readout
-from eattn.ops import series
-
-
-def x(*shape, dtype=torch.float32):
-    return torch.zeros(shape, dtype=dtype)
+from eattn import Quadrature, State, Taylor, accumulate, ea_series, ea_series_step, readout
+from eattn.nn import ElementwiseAttention
+from eattn.ops.backends import BY_NAME
 
 
-def cu(*offsets):
-    return torch.tensor(offsets, dtype=torch.int32)
+def x(*shape):
+    return torch.zeros(shape)
 
 
-X = x(2, 5, 3)
-ONE = x(1, 5, 3)
+X, ONE, TOKEN = x(2, 5, 3), x(1, 5, 3), x(2, 3)
 MASK = torch.ones(2, 5, dtype=torch.bool)
-
-CALLS = {
-    "q of rank 2": (lambda: ea_series(x(5, 3), X, X), ValueError, "q must be [B, L, D]"),
-    "k of rank 4": (lambda: ea_series(X, x(1, 2, 5, 3), X), ValueError, "k must be [B, L, D]"),
-    "v longer than k": (lambda: ea_series(X, X, x(2, 6, 3)), ValueError, "v must have k's shape"),
-    "q of other width": (lambda: ea_series(x(2, 5, 4), X, X), ValueError, "q must be [2, L, 3]"),
-    "q of other batch": (lambda: ea_series(x(3, 5, 3), X, X), ValueError, "q must be [2, L, 3]"),
-    "no channels": (lambda: ea_series(*[x(2, 5, 0)] * 3), ValueError, "at least one channel"),
-    "integers": (lambda: ea_series(X, X.long(), X), TypeError, "k must be a floating-point"),
-    "a complex v": (lambda: ea_series(X, X, X.cfloat()), TypeError, "v must be a floating-point"),
-    "a list": (lambda: ea_series([1.0], X, X), TypeError, "q must be a floating-point"),
-    "another device": (lambda: ea_series(X, X.to("meta"), X), ValueError, "k must be on cpu"),
-    "odd order": (lambda: ea_series(X, X, X, order=5), ValueError, "order must be even"),
-    "negative order": (lambda: ea_series(X, X, X, order=-2), ValueError, "order must be even"),
-    "huge order": (lambda: ea_series(X, X, X, order=18), ValueError, "between 0 and 16"),
-    "order as float": (lambda: ea_series(X, X, X, order=6.0), TypeError, "order must be an int"),
-    "expansion as a number": (
-        lambda: ea_series(X, X, X, expansion=6),
-        TypeError,
-        "expansion must be eattn.Taylor or eattn.Quadrature, got int",
-    ),
-    "even nodes": (lambda: Quadrature(8), ValueError, "nodes must be odd and between 5 and 33"),
-    "too many nodes": (lambda: Quadrature(35), ValueError, "nodes must be odd and between 5 and"),
-    "nodes as float": (lambda: Quadrature(9.0), TypeError, "nodes must be an int, got float"),
-    "radius as text": (lambda: Quadrature(9, "2"), TypeError, "radius must be a number, got str"),
-    "no radius": (lambda: Quadrature(9, 0), ValueError, "radius must be above 0"),
-    "negative radius": (lambda: Quadrature(9, -1), ValueError, "radius must be above 0"),
-    "nodes too far apart": (
-        lambda: Quadrature(9, 4.5),
-        ValueError,
-        "radius must be above 0 and at most 4 for 9 nodes, got 4.5",
-    ),
-    "a radius too large": (lambda: Quadrature(33, 7), ValueError, "at most 6.5 for 33 nodes"),
-    "a NaN radius": (lambda: Quadrature(9, float("nan")), ValueError, "radius must be above 0"),
-    "state of another expansion": (
-        lambda: ea_series(X, X, X, expansion=Quadrature(9), state=State.zeros(2, 3, order=6)),
-        ValueError,
-        "state must have the 9 terms of Quadrature(nodes=9, radius=2.0), got 7 terms",
-    ),
-    "step of another expansion": (
-        lambda: ea_series_step(
-            *x(3, 2, 3).unbind(), State.zeros(2, 3, order=6), expansion=Quadrature(9)
-        ),
-        ValueError,
-        "state must have the 9 terms of Quadrature(nodes=9, radius=2.0), got 7 terms",
-    ),
-    "order as bool": (lambda: ea_series(X, X, X, order=True), TypeError, "order must be an int"),
-    "causal cross-attention": (
-        lambda: ea_series(x(2, 4, 3), X, X, causal=True),
-        ValueError,
-        "causal=True needs as many queries as keys",
-    ),
-    "mask of wrong shape": (
-        lambda: ea_series(X, X, X, key_mask=MASK[:, :4]),
-        ValueError,
-        "key_mask must be [B, Lk] = (2, 5)",
-    ),
-    "mask of floats": (
-        lambda: ea_series(X, X, X, key_mask=MASK.float()),
-        TypeError,
-        "key_mask must be",
-    ),
-    "mask as list": (lambda: ea_series(X, X, X, key_mask=[True]), TypeError, "key_mask must be"),
-    "cu_seqlens with B = 2": (
-        lambda: ea_series(X, X, X, cu_seqlens=cu(0, 5)),
-        ValueError,
-        "cu_seqlens packs sequences along L and needs B = 1",
-    ),
-    "cu_seqlens decreasing": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 4, 2, 5)),
-        ValueError,
-        "cu_seqlens must not decrease",
-    ),
-    "cu_seqlens short of L": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 4)),
-        ValueError,
-        "cu_seqlens must run from 0 to L = 5",
-    ),
-    "cu_seqlens beyond L": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 6)),
-        ValueError,
-        "cu_seqlens must run from 0 to L = 5",
-    ),
-    "cu_seqlens not from 0": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(1, 5)),
-        ValueError,
-        "cu_seqlens must run from 0",
-    ),
-    "cu_seqlens of floats": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=torch.tensor([0.0, 5.0])),
-        TypeError,
-        "cu_seqlens must be an int32 or int64 tensor",
-    ),
-    "cu_seqlens of rank 2": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 5)[None]),
-        ValueError,
-        "cu_seqlens must be [n + 1]",
-    ),
-    "cu_seqlens with cross-attention": (
-        lambda: ea_series(ONE, x(1, 6, 3), x(1, 6, 3), cu_seqlens=cu(0, 5)),
-        ValueError,
-        "cu_seqlens needs as many queries as keys",
-    ),
-    "state of another order": (
-        lambda: ea_series(X, X, X, order=4, causal=True, state=State.zeros(2, 3, order=6)),
-        ValueError,
-        "state must have the 5 terms of Taylor(order=4), got 7 terms",
-    ),
-    "state of another width": (
-        lambda: ea_series(X, X, X, state=State.zeros(2, 4)),
-        ValueError,
-        "state must have s, z (2, 3, 7)",
-    ),
-    "state of another batch": (
-        lambda: ea_series(X, X, X, state=State.zeros(1, 3)),
-        ValueError,
-        "state must have s, z (2, 3, 7)",
-    ),
-    "packed calls want a row per sequence": (
-        lambda: ea_series(ONE, ONE, ONE, cu_seqlens=cu(0, 2, 5), state=State.zeros(1, 3)),
-        ValueError,
-        "state must have s, z (2, 3, 7)",
-    ),
-    "state as a tensor": (
-        lambda: ea_series(X, X, X, state=X),
-        TypeError,
-        "state must be an eattn.State",
-    ),
-    "state in half precision": (
-        lambda: ea_series(X, X, X, state=State(*(t.half() for t in State.zeros(2, 3)))),
-        TypeError,
-        "state must be float32 or float64",
-    ),
-    "unknown backend": (
-        lambda: ea_series(X, X, X, backend="cuda"),
-        ValueError,
-        "backend must be None or one of eager, native",
-    ),
-    "backend that is not there": (
-        lambda: ea_series(X, X, X, backend="triton"),
-        ValueError,
-        "backend 'triton' cannot run here",
-    ),
-    "step with an L axis": (
-        lambda: ea_series_step(X, X, X, State.zeros(2, 3)),
-        ValueError,
-        "q must be [B, D]",
-    ),
-    "step of unequal shapes": (
-        lambda: ea_series_step(x(2, 3), x(2, 4), x(2, 3), State.zeros(2, 3)),
-        ValueError,
-        "k must have q's shape",
-    ),
-    "step without a state": (
-        lambda: ea_series_step(x(2, 3), x(2, 3), x(2, 3), None),
-        TypeError,
-        "state must be an eattn.State",
-    ),
-    "accumulate of unequal shapes": (
-        lambda: accumulate(X, x(2, 4, 3)),
-        ValueError,
-        "v must have k's shape",
-    ),
-    "accumulate of a matrix": (lambda: accumulate(X[0], X), ValueError, "k must be [B, L, D]"),
-    "accumulate on an unknown backend": (
-        lambda: accumulate(X, X, backend="cuda"),
-        ValueError,
-        "backend must be None or one of",
-    ),
-    "readout on an unknown backend": (
-        lambda: readout(X, State.zeros(2, 3), backend="cuda"),
-        ValueError,
-        "backend must be None or one of",
-    ),
-    "causal as a word": (
-        lambda: ea_series(X, X, X, causal="no"),
-        TypeError,
-        "causal must be a bool",
-    ),
-    "a state of odd order": (
-        lambda: ea_series_step(x(2, 3), x(2, 3), x(2, 3), State(x(2, 3, 4), x(2, 3, 4), x(2, 3))),
-        ValueError,
-        "order must be even",
-    ),
-    "a state of nothing": (
-        lambda: readout(X, State(None, None, None)),
-        TypeError,
-        "state must hold tensors",
-    ),
-    "merge with nothing": (
-        lambda: State.merge(State.zeros(2, 3), None),
-        TypeError,
-        "b must be an eattn.State",
-    ),
-    "readout of another width": (
-        lambda: readout(x(2, 5, 4), State.zeros(2, 3)),
-        ValueError,
-        "state must have s, z (2, 4, 7)",
-    ),
-    "zeros of odd order": (lambda: State.zeros(2, 3, order=3), ValueError, "order must be even"),
-    "zeros in half precision": (
-        lambda: State.zeros(2, 3, dtype=torch.float16),
-        TypeError,
-        "dtype must be float32 or float64",
-    ),
-    "merge of other orders": (
-        lambda: State.merge(State.zeros(2, 3, order=2), State.zeros(2, 3, order=6)),
-        ValueError,
-        "b must have a's shape",
-    ),
-}
+STATE = State.zeros(2, 3)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_call_names_the_argument(name):
-    call, error, message = CALLS[name]
+def call(**options):
+    return ea_series(X, X, X, **options)
+
+
+def packed(*offsets, keys=ONE, **options):
+    cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
+    return ea_series(ONE, keys, keys, cu_seqlens=cu_seqlens, **options)
+
+
+BOTH = "order and expansion cannot be combined, got order=6 and Taylor(order=6)"
+EXPANSION = (
+    "state must have the expansion of the call, Quadrature(nodes=9, radius=2.0),"
+    " got Taylor(order=6)"
+)
+WRONG_VALUES = [
+    (lambda: ea_series(x(5, 3), X, X), "q must be [B, L, D]"),
+    (lambda: ea_series(X, x(1, 2, 5, 3), X), "k must be [B, L, D]"),
+    (lambda: ea_series(X, X, x(2, 6, 3)), "v must have k's shape"),
+    (lambda: ea_series(x(2, 5, 4), X, X), "q must be [2, L, 3]"),
+    (lambda: ea_series(x(3, 5, 3), X, X), "q must be [2, L, 3]"),
+    (lambda: ea_series(*[x(2, 5, 0)] * 3), "at least one channel"),
+    (lambda: ea_series(X, X.to("meta"), X), "k must be on cpu"),
+    (lambda: ea_series(x(2, 4, 3), X, X, causal=True), "needs as many queries as keys"),
+    (lambda: call(order=5), "order must be even"),
+    (lambda: call(order=-2), "order must be even"),
+    (lambda: call(order=18), "between 0 and 16"),
+    (lambda: call(order=6, expansion=Taylor(6)), BOTH),
+    (lambda: accumulate(X, X, order=6, expansion=Taylor(6)), BOTH),
+    (lambda: State.zeros(2, 3, order=6, expansion=Taylor(6)), BOTH),
+    (lambda: ElementwiseAttention(8, order=6, expansion=Taylor(6)), BOTH),
+    (lambda: ElementwiseAttention(8, order=None, expansion=Taylor(6)), "cannot be combined"),
+    (lambda: Quadrature(8), "nodes must be odd and between 5 and 33"),
+    (lambda: Quadrature(35), "nodes must be odd and between 5 and 33"),
+    (lambda: Quadrature(9, 0), "radius must be above 0"),
+    (lambda: Quadrature(9, -1), "radius must be above 0"),
+    (lambda: Quadrature(9, float("nan")), "radius must be above 0"),
+    (lambda: Quadrature(9, 4.5), "above 0 and at most 4 for 9 nodes, got 4.5"),
+    (lambda: Quadrature(33, 7), "at most 6.5 for 33 nodes"),
+    (lambda: call(key_mask=MASK[:, :4]), "key_mask must be [B, Lk] = (2, 5)"),
+    (lambda: call(key_mask=MASK.to("meta")), "key_mask must be on cpu"),
+    (lambda: call(cu_seqlens=torch.tensor([0, 5])), "packs sequences along L and needs B = 1"),
+    (lambda: packed(0, 4, 2, 5), "cu_seqlens must not decrease"),
+    (lambda: packed(0, 4), "cu_seqlens must run from 0 to L = 5"),
+    (lambda: packed(0, 6), "cu_seqlens must run from 0 to L = 5"),
+    (lambda: packed(1, 5), "cu_seqlens must run from 0"),
+    (lambda: packed(5), "cu_seqlens must be [n + 1]"),
+    (lambda: packed(0, 5, keys=x(1, 6, 3)), "cu_seqlens needs as many queries as keys"),
+    (lambda: packed(0, 2, 5, state=State.zeros(1, 3)), "state must have s, z (2, 3, 7)"),
+    (lambda: call(expansion=Quadrature(9), state=STATE), EXPANSION),
+    (lambda: call(order=4, state=STATE), "of the call, Taylor(order=4), got Taylor(order=6)"),
+    (lambda: call(state=State.zeros(2, 3, order=2)), "Taylor(order=6), got Taylor(order=2)"),
+    (lambda: call(state=replace(STATE, z=x(2, 3, 5))), "state must have s, z (2, 3, 7)"),
+    (lambda: call(state=State.zeros(2, 4)), "state must have s, z (2, 3, 7)"),
+    (lambda: call(state=State.zeros(1, 3)), "state must have s, z (2, 3, 7)"),
+    (lambda: readout(x(2, 5, 4), STATE), "state must have s, z (2, 4, 7)"),
+    (lambda: call(backend="cuda"), "backend must be None or one of native, triton, eager"),
+    (lambda: accumulate(X, X, backend="cuda"), "backend must be None or one of"),
+    (lambda: readout(X, STATE, backend="cuda"), "backend must be None or one of"),
+    (lambda: call(backend="triton"), "backend 'triton' cannot run here"),
+    (lambda: ea_series_step(X, X, X, STATE), "q must be [B, D]"),
+    (lambda: ea_series_step(TOKEN, x(2, 4), TOKEN, STATE), "k must have q's shape"),
+    (lambda: accumulate(X, x(2, 4, 3)), "v must have k's shape"),
+    (lambda: accumulate(X[0], X), "k must be [B, L, D]"),
+    (lambda: State.zeros(2, 3, order=3), "order must be even"),
+    (lambda: State.merge(STATE, State.zeros(2, 3, order=2)), "got Taylor(order=2)"),
+    (lambda: State.merge(STATE, State.zeros(1, 3)), "b must have a's shape"),
+]
+WRONG_TYPES = [
+    (lambda: ea_series(X, X.long(), X), "k must be a floating-point"),
+    (lambda: ea_series(X, X, X.cfloat()), "v must be a floating-point"),
+    (lambda: ea_series([1.0], X, X), "q must be a floating-point"),
+    (lambda: call(causal="no"), "causal must be a bool"),
+    (lambda: call(order=6.0), "order must be an int"),
+    (lambda: call(order=True), "order must be an int"),
+    (lambda: call(expansion=6), "must be eattn.Taylor or eattn.Quadrature, got int"),
+    (lambda: Quadrature(9.0), "nodes must be an int, got float"),
+    (lambda: Quadrature(9, "2"), "radius must be a number, got str"),
+    (lambda: call(key_mask=MASK.float()), "key_mask must be a bool tensor"),
+    (lambda: call(key_mask=[True]), "key_mask must be a bool tensor"),
+    (lambda: call(cu_seqlens=x(2)), "cu_seqlens must be an int32 or int64 tensor"),
+    (lambda: call(state=X), "state must be an eattn.State"),
+    (lambda: call(state=tree_map(torch.Tensor.half, STATE)), "must be float32 or float64"),
+    (lambda: ea_series_step(TOKEN, TOKEN, TOKEN, None), "state must be an eattn.State"),
+    (lambda: readout(X, State(None, None, None, Taylor(6))), "state must hold tensors"),
+    (lambda: State.merge(STATE, None), "b must be an eattn.State"),
+    (lambda: State.zeros(2, 3, dtype=torch.float16), "dtype must be float32 or float64"),
+]
+CALLS = [(*case, ValueError) for case in WRONG_VALUES]
+CALLS += [(*case, TypeError) for case in WRONG_TYPES]
+
+
+@pytest.mark.parametrize(("wrong", "message", "error"), CALLS, ids=[m for _, m, _ in CALLS])
+def test_wrong_call_names_the_argument(wrong, message, error):
     with pytest.raises(error, match=re.escape(message)):
-        call()
+        wrong()
 
 
-def test_a_native_backend_refuses_other_devices_and_says_why():
-    if series._WHY_NOT["native"] is not None:
-        pytest.skip(series._WHY_NOT["native"])
+def test_native_backend_refuses_other_devices():
+    if BY_NAME["native"].why_not is not None:
+        pytest.skip(BY_NAME["native"].why_not)
     meta = X.to("meta")
     with pytest.raises(ValueError, match="it runs on the CPU, and q is on meta"):
         ea_series(meta, meta, meta, backend="native")

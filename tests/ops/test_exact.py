@@ -79,13 +79,6 @@ def test_queries_after_earlier_keys_are_the_last_rows(queries, keys, dim, masked
     assert_close(value_and_gradients(exact.ea_after, inputs, key_mask=key_mask), expected)
 
 
-def test_queries_after_earlier_keys_are_part_of_a_whole():
-    q, k, v = qkv((2, 150, 5))
-    whole = ea(q, k, v, causal=True)
-    for first in (0, 1, 63, 64, 149):
-        assert_close(exact.ea_after(q[:, first:], k, v), whole[:, first:])
-
-
 def test_more_queries_than_keys_cannot_follow_them():
     q, k, v = qkv((1, 5, 2), keys=4)
     with pytest.raises(ValueError, match="q must be no longer than k, got 5 > 4 tokens"):
@@ -114,12 +107,6 @@ def test_narrow_floats_are_computed_in_float32(dtype, causal):
         assert (x.double() - y).abs().max() <= tolerance * (1 + y.abs().max())
 
 
-def test_mixed_floats_are_promoted():
-    q, k, v = (x.detach() for x in qkv((1, 5, 2), dtype=torch.bfloat16))
-    y = ea(q, k.float(), v)
-    assert_close(y, ea(q.float(), k.float(), v.float()))
-
-
 @CAUSAL
 @pytest.mark.parametrize("offset", [20.0, 100.0, 1e3])
 def test_far_keys_keep_the_digits_of_float32(causal, offset):
@@ -132,14 +119,6 @@ def test_far_keys_keep_the_digits_of_float32(causal, offset):
     assert (got[0].double() - expected[0]).abs().max() < 1e-5
     for x, y in zip(got[1:], expected[1:], strict=True):
         assert (x.double() - y).abs().max() <= 1e-5 * offset * (1 + y.abs().max())
-
-
-@CAUSAL
-def test_moving_q_and_k_together_changes_nothing(causal):
-    q, k, v = (x.detach() for x in qkv((1, 150, 4)))
-    q, k = (x.mul(2**10).round() / 2**10 for x in (q, k))  # so that x + 512 is exact
-    near, far = (ea((q + c).float(), (k + c).float(), v.float(), causal=causal) for c in (0, 512))
-    assert_close(near, far, rtol=1e-5, atol=1e-5)
 
 
 @CAUSAL
@@ -249,13 +228,6 @@ def test_an_exported_program_serves_other_lengths(causal):
     assert_close(program.module()(*others), ea(*others, causal=causal))
 
 
-def test_a_second_derivative_is_refused():
-    q, k, v = qkv((1, 5, 2))
-    (dq,) = torch.autograd.grad(ea(q, k, v).sum(), q, create_graph=True)
-    with pytest.raises(NotImplementedError, match="ea has no second derivative"):
-        dq.sum().backward()
-
-
 # VmHWM, not ru_maxrss: that begins with the peak of whoever started the process, pytest's here.
 MEMORY = """
 import re, torch
@@ -279,20 +251,9 @@ def test_memory_is_linear_in_the_sequence():
     assert kib < 64 * 1024
 
 
-X, MASK = torch.zeros(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)
-WRONG = {
-    "rank": ((X[0], X, X), {}, ValueError, r"q must be \[B, L, D\]"),
-    "key shape": ((X, X[:, :, :2], X), {}, ValueError, "v must have k's shape"),
-    "query shape": ((X[:1], X, X), {}, ValueError, "q must be"),
-    "integers": ((X, X.int(), X), {}, TypeError, "k must be a floating-point tensor"),
-    "device": ((X, X, X.to("meta")), {}, ValueError, "v must be on cpu"),
-    "mask shape": ((X, X, X), {"key_mask": MASK[:, 1:]}, ValueError, "key_mask must be"),
-    "mask dtype": ((X, X, X), {"key_mask": MASK.int()}, TypeError, "key_mask must be a bool"),
-    "lengths": ((X[:, 1:], X, X), {"causal": True}, ValueError, "causal=True needs"),
-}
-
-
-@pytest.mark.parametrize(("inputs", "options", "error", "message"), WRONG.values(), ids=WRONG)
-def test_bad_input_is_named(inputs, options, error, message):
-    with pytest.raises(error, match=message):
-        ea(*inputs, **options)
+def test_bad_input_is_named():
+    x = torch.zeros(2, 5, 3)
+    with pytest.raises(TypeError, match="k must be a floating-point tensor"):
+        ea(x, x.int(), x)
+    with pytest.raises(ValueError, match="key_mask must be"):
+        ea(x, x, x, key_mask=torch.ones(2, 4, dtype=torch.bool))

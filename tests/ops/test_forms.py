@@ -7,23 +7,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from op_helpers import (
-    EVERY_BACKEND,
     EVERY_EXPANSION,
-    Case,
     assert_near,
-    backends,
     draw,
-    oracle,
-    run,
+    every_backend,
 )
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from eattn import State, Taylor, accumulate, ea_series, ea_series_step, readout
 from eattn.ops import Expansion, reference
 
 EXPANSIONS = st.sampled_from(EVERY_EXPANSION)
 thorough = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -55,7 +52,7 @@ def assert_same(got, want, expansion: Expansion) -> None:
         assert_near(a, b, bound * (4 + float(b.abs().max())), name)
 
 
-@backends
+@every_backend
 @thorough
 @given(calls(), st.data())
 def test_chunked_equals_parallel(backend, call, data):
@@ -88,7 +85,7 @@ def test_steps_equal_parallel(call):
     def steps(q, k, v):
         state, ys = State.zeros(q.shape[0], q.shape[2], expansion=expansion, dtype=q.dtype), []
         for token in zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True):
-            y, state = ea_series_step(*token, state, expansion=expansion)
+            y, state = ea_series_step(*token, state)
             ys.append(y)
         return torch.stack(ys, 1)
 
@@ -101,7 +98,7 @@ def test_steps_equal_parallel(call):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@backends
+@every_backend
 @thorough
 @given(calls(), st.data())
 def test_packed_equals_padded_equals_alone(backend, causal, call, data):
@@ -143,7 +140,7 @@ def test_readout_of_merged_states_equals_the_whole(call, data):
     def merged(q, k, v):
         a = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
         b = accumulate(k[:, cut:], v[:, cut:], expansion=expansion)
-        return readout(q, State.merge(a, b), expansion=expansion)
+        return readout(q, State.merge(a, b))
 
     def whole(q, k, v):
         return ea_series(q, k, v, expansion=expansion)
@@ -154,7 +151,7 @@ def test_readout_of_merged_states_equals_the_whole(call, data):
 @thorough
 @given(calls(), st.data())
 def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
-    (q, k, v), gy, expansion = call
+    inputs, gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
     def memory(q, k, v):
@@ -164,55 +161,42 @@ def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
     def whole(q, k, v):
         return ea_series(q, k, v, expansion=expansion)
 
-    assert_same(
-        value_and_grads(memory, (q, k, v), gy), value_and_grads(whole, (q, k, v), gy), expansion
-    )
+    assert_same(value_and_grads(memory, inputs, gy), value_and_grads(whole, inputs, gy), expansion)
 
 
-@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@every_backend
 def test_accumulate_and_readout_on_every_backend(backend):
     q, k, v = (draw(2, 9, 5, seed=i) for i in range(3))
     state = accumulate(k, v, backend=backend)
     expected = reference.accumulate_expanded(k, v, expansion=Taylor(6))
-    torch.testing.assert_close(tuple(state), expected)
+    torch.testing.assert_close(tuple(tree_leaves(state)), expected)
     torch.testing.assert_close(readout(q, state, backend=backend), ea_series(q, k, v))
 
 
-@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@every_backend
 def test_a_state_given_is_never_changed(backend):
     q, k, v = (draw(2, 20, 9, seed=i) for i in range(3))
     state = accumulate(k, v, expansion=Taylor(6))
-    before = [x.clone() for x in state]
+    before = [x.clone() for x in tree_leaves(state)]
     ea_series(q, k, v, causal=True, state=state, return_state=True, backend=backend)
     ea_series(q, k, v, state=state, backend=backend)
     ea_series_step(q[:, 0], k[:, 0], v[:, 0], state)
     readout(q, state, backend=backend)
     State.merge(state, state)
-    for x, y in zip(state, before, strict=True):
+    for x, y in zip(tree_leaves(state), before, strict=True):
         assert torch.equal(x, y)
 
 
-@backends
+@every_backend
 def test_only_the_state_may_be_wanted(backend):
     """A loss on the final state alone reaches k and v, and leaves q without effect."""
     q, k, v = (draw(2, 70, 5, seed=i) for i in range(3))
     for causal in (False, True):
-        case = Case(q, k, v, Taylor(6), causal)
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         options = dict(expansion=Taylor(6), causal=causal, return_state=True, backend=backend)
         ea_series(*leaves, **options)[1].s.sum().backward()
-        want = run(case, backend)  # for its shapes
         assert leaves[0].grad is not None and not leaves[0].grad.any()
-        assert leaves[1].grad.shape == want.grads["k"].shape and leaves[1].grad.any()
         expected = [x.clone().requires_grad_() for x in (k, v)]
         reference.accumulate_expanded(*expected, expansion=Taylor(6))[0].sum().backward()
         torch.testing.assert_close(leaves[1].grad, expected[0].grad)
         torch.testing.assert_close(leaves[2].grad, expected[1].grad)
-
-
-def test_the_oracle_itself_is_the_paper():
-    """Where the literal formula is finite, the oracle of these tests equals it."""
-    q, k, v = (draw(2, 30, 4, seed=i) for i in range(3))
-    for causal in (False, True):
-        literal = reference.ea_series(q, k, v, order=6, causal=causal)
-        torch.testing.assert_close(oracle(Case(q, k, v, Taylor(6), causal)).y, literal)

@@ -1,8 +1,8 @@
-"""What the quadrature promises of its own: EA within a distance and a grid, and sense beyond."""
+"""Accuracy of the quadrature on its grid, and finite results beyond."""
 
 import pytest
 import torch
-from op_helpers import assert_near, backends, causals, draw
+from op_helpers import assert_near, causals, draw, every_backend, pairwise
 
 from eattn import Quadrature, ea_series
 from eattn.ops import ea, reference
@@ -29,11 +29,14 @@ def apart(distance: float, radius: float):
     return q.expand_as(k), k, draw(2, 20, 16, seed=2)
 
 
-@backends
-@causals
-@wide
-@pytest.mark.parametrize("distance", [0.0, 4.0, 8.0, 9.0])
-@pytest.mark.parametrize("size", [1e-8, 1.0, 1e2])
+@every_backend
+@pairwise(
+    "distance, size, expansion, causal",
+    [0.0, 4.0, 8.0, 9.0],
+    [1e-8, 1.0, 1e2],
+    [WIDE, WIDEST],
+    [False, True],
+)
 def test_keys_up_to_9_away_have_their_weight_and_gradient(
     backend, causal, expansion, distance, size
 ):
@@ -56,7 +59,7 @@ def test_keys_up_to_9_away_have_their_weight_and_gradient(
     "distance, room, error",
     [(0.0, 1.0, 2e-4), (4.0, 0.0, 2e-4), (9.0, 0.0, 2e-4), (0.0, 0.0, 2e-2)],
 )
-def test_it_is_exact_attention_that_it_comes_to(causal, distance, room, error):
+def test_quadrature_matches_exact_attention(causal, distance, room, error):
     q, k, v = apart(distance, WIDE.radius - room)
     y = ea_series(q.float(), k.float(), v.float(), expansion=WIDE, causal=causal)
     assert_near(y, ea(q, k, v, causal=causal), error, "y")
@@ -74,11 +77,11 @@ def test_normal_queries_and_keys_give_exact_attention(spread, causal, error):
     assert (y - exact).norm() < error * exact.norm()
 
 
-@backends
+@every_backend
 @causals
 @wide
 def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, causal, expansion):
-    for distance in torch.linspace(9, 2 * expansion.reach, 12).tolist():
+    for distance in torch.linspace(9, 2 * expansion.reach, 8).tolist():
         q, k, v = (x.float() for x in apart(distance, expansion.reach))
         for size in (1e-8, 1.0, 1e4):
             y, *gradients = value_and_gradients(
@@ -93,7 +96,7 @@ def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, 
             assert all(g.isfinite().all() for g in gradients)
 
 
-@backends
+@every_backend
 @causals
 def test_gradients_of_many_queries_far_from_all_keys_are_finite(backend, causal):
     q, k = torch.full((1, 50_000, 1), WIDE.reach), torch.full((1, 50_000, 1), -WIDE.reach)
@@ -105,10 +108,10 @@ def test_gradients_of_many_queries_far_from_all_keys_are_finite(backend, causal)
     assert all(g.isfinite().all() for g in gradients)
 
 
-@backends
+@every_backend
 @causals
-@pytest.mark.parametrize("far", [7.6, 20.0, 1e3, 3e38])
-def test_what_lies_beyond_its_reach_counts_as_there(backend, causal, far):
+@pytest.mark.parametrize("far", [7.6, 3e38])
+def test_queries_and_keys_beyond_the_reach_are_clamped(backend, causal, far):
     q, k, v = (draw(2, 30, 8, seed=i).float() for i in range(3))
     q[:, 5:9], k[:, 3:12] = far, -far
     k[:, 12:15] = far
@@ -121,8 +124,8 @@ def test_what_lies_beyond_its_reach_counts_as_there(backend, causal, far):
     assert all(g.isfinite().all() for g in gradients)
 
 
-@backends
-def test_what_has_wandered_out_is_drawn_back(backend):
+@every_backend
+def test_gradients_draw_far_keys_back(backend):
     q, k = torch.zeros(1, 1, 1), torch.tensor([4.5, 9.0]).view(1, 2, 1)
     q += 5.5
     v = torch.tensor([0.0, 1.0]).view(1, 2, 1)

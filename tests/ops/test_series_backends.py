@@ -3,64 +3,55 @@
 import pytest
 import torch
 from op_helpers import (
+    DTYPES,
+    EVERY_EXPANSION,
     Case,
     assert_answers,
-    backends,
     causals,
-    expansions,
+    every_backend,
     expected,
     make,
     oracle,
+    pairwise,
     run,
 )
 
-from eattn import Quadrature, Taylor
+from eattn import Quadrature, Taylor, ea_series
 
 # [B, L, D]: one, primes, one past a vector, a tile (16) and a checkpoint (64)
-LEAST_OFTEN = pytest.param((3, 65, 5), marks=pytest.mark.full)  # the last shape has most of it
-SHAPES = [(1, 1, 1), (2, 7, 3), (1, 17, 17), LEAST_OFTEN, (1, 131, 33)]
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+SHAPES = [(1, 1, 1), (2, 7, 3), (1, 17, 17), (3, 65, 5), (1, 131, 33)]
+PACKED = [(1, 1, 1), (1, 37, 3), (1, 150, 17)]
 EVERY = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, range(5, 34, 2))]
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
+NAMES = "with_, shape, dtype, expansion, causal"
+COMMON = (DTYPES, EVERY_EXPANSION, [False, True])
 
 
-@backends
-@causals
-@expansions
-@dtypes
-@shapes
-@pytest.mark.parametrize("with_", ["", "mask", "state"])
-def test_backend_equals_the_reference(backend, causal, expansion, dtype, shape, with_):
+@every_backend
+@pairwise(NAMES, ["", "mask", "state"], SHAPES, *COMMON)
+def test_backend_matches_reference(backend, causal, expansion, dtype, shape, with_):
     case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)
     assert_answers(run(case, backend), want, case)
 
 
-@backends
-@causals
-@expansions
-@dtypes
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 37, 3), (1, 150, 17)], ids=str)
-@pytest.mark.parametrize("with_", ["packed", "packed mask state"])
-def test_packed_sequences_equal_the_reference(backend, causal, expansion, dtype, shape, with_):
+@every_backend
+@pairwise(NAMES, ["packed", "packed mask state"], PACKED, *COMMON)
+def test_packed_sequences_match_reference(backend, causal, expansion, dtype, shape, with_):
     case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)
     assert_answers(run(case, backend), want, case)
 
 
-@backends
-@expansions
-@pytest.mark.parametrize("keys", [0, 1, 19, 70])
-@pytest.mark.parametrize("with_", ["", "mask", "mask state"])
-def test_cross_attention_equals_the_reference(backend, expansion, keys, with_):
+@every_backend
+@pairwise("with_, keys, expansion", ["", "mask", "mask state"], [0, 1, 19, 70], EVERY_EXPANSION)
+def test_cross_attention_matches_reference(backend, expansion, keys, with_):
     options = dict(expansion=expansion, causal=False, with_=with_, keys=keys)
     case, want = expected((2, 33, 5), torch.float32, **options)
     assert_answers(run(case, backend), want, case)
 
 
-@backends
+@every_backend
 @causals
 @pytest.mark.parametrize("expansion", EVERY, ids=str)
-def test_every_number_of_terms_equals_the_reference(backend, expansion, causal):
+def test_every_number_of_terms_matches_reference(backend, expansion, causal):
     options = dict(expansion=expansion, causal=causal, scale=0.5)
     case, want = expected((2, 40, 5), torch.float32, **options)
     assert_answers(run(case, backend), want, case)
@@ -81,9 +72,9 @@ def strided(case: Case) -> Case:
     return Case(last(case.q), apart(case.k), flipped(case.v), case.expansion, case.causal)
 
 
-@backends
+@every_backend
 @causals
-@dtypes
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_strides_do_not_matter(backend, causal, dtype):
     case = make((3, 21, 18), expansion=Taylor(6), causal=causal).to(dtype)
     moved = strided(case)
@@ -91,18 +82,16 @@ def test_strides_do_not_matter(backend, causal, dtype):
     assert_answers(run(moved, backend), oracle(case), case)
 
 
-@backends
+@every_backend
 @causals
 def test_expanded_inputs_and_cotangents_are_read_as_they_are(backend, causal):
-    from eattn import ea_series
-
     row = torch.randn(1, 1, 20, requires_grad=True)
     q, k, v = (row.expand(2, 9, 20) for _ in range(3))
     ea_series(q, k, v, causal=causal, backend=backend).sum().backward()  # cotangent of strides 0
     torch.testing.assert_close(row.grad, torch.full_like(row, 18.0), rtol=1e-4, atol=1e-4)
 
 
-@backends
+@every_backend
 @causals
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (0, 0, 1)], ids=str)
 def test_nothing_in_gives_nothing_out(backend, causal, shape):
@@ -112,10 +101,8 @@ def test_nothing_in_gives_nothing_out(backend, causal, shape):
     assert answer.state.shift.isposinf().all() and not answer.state.s.any()
 
 
-@backends
+@every_backend
 def test_mixed_dtypes_are_promoted(backend):
-    from eattn import ea_series
-
     q, k, v = torch.randn(3, 1, 6, 4).unbind()
     y = ea_series(q.bfloat16(), k, v.half(), backend=backend)
     assert y.dtype == torch.float32
@@ -123,7 +110,7 @@ def test_mixed_dtypes_are_promoted(backend):
     torch.testing.assert_close(y, expected)
 
 
-@backends
+@every_backend
 @causals
 def test_a_float64_state_makes_the_sums_float64(backend, causal):
     case = make((2, 30, 5), expansion=Taylor(6), causal=causal, with_="state")

@@ -3,12 +3,16 @@
 import copy
 import io
 import pickle
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
 from op_helpers import draw
+from torch.utils import _pytree as pytree
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
-from eattn import State, accumulate, ea_series, ea_series_step, readout
+from eattn import Quadrature, State, Taylor, accumulate, ea_series, ea_series_step, readout
 
 
 def state_of(seed: int, *, order: int = 6, scale: float = 1.0) -> State:
@@ -18,7 +22,8 @@ def state_of(seed: int, *, order: int = 6, scale: float = 1.0) -> State:
 
 
 def assert_equal(a: State, b: State) -> None:
-    for x, y in zip(a, b, strict=True):
+    assert a.expansion == b.expansion
+    for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
         assert x.dtype == y.dtype and torch.equal(x, y)
         assert torch.equal(x.signbit(), y.signbit())  # bit for bit: -0 is not 0
 
@@ -27,7 +32,8 @@ def test_a_new_state_is_empty_and_says_its_size():
     state = State.zeros(2, 8, order=4)
     assert state.s.shape == state.z.shape == (2, 8, 5) and state.shift.shape == (2, 8)
     assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
-    assert state.order == 4
+    assert state.order == 4 and state.expansion == Taylor(4)
+    assert State.zeros(2, 8, expansion=Quadrature(9)).order is None
     assert state.nbytes == 2 * 8 * (5 + 5 + 1) * 4
     assert State.zeros(2, 8, order=4, dtype=torch.float64).nbytes == 2 * state.nbytes
 
@@ -54,9 +60,8 @@ def test_merging_with_an_empty_state_changes_no_bit(negative_zero):
 def test_merging_is_associative_and_commutative():
     a, b, c = state_of(1), state_of(3, scale=4.0), state_of(5, scale=0.1)
     left, right = State.merge(State.merge(a, b), c), State.merge(a, State.merge(b, c))
-    for x, y, z in zip(left, right, State.merge(c, State.merge(b, a)), strict=True):
-        torch.testing.assert_close(x, y)
-        torch.testing.assert_close(x, z)
+    for other in (right, State.merge(c, State.merge(b, a))):
+        torch.testing.assert_close(tree_leaves(left), tree_leaves(other))
 
 
 def test_merging_keeps_the_smaller_shift():
@@ -67,7 +72,9 @@ def test_merging_keeps_the_smaller_shift():
 def test_merging_passes_gradients_to_both():
     a, b = state_of(1), state_of(3, scale=2.0)
     leaves = [x.clone().requires_grad_() for x in (a.s, a.z, b.s, b.z)]
-    merged = State.merge(State(*leaves[:2], a.shift), State(*leaves[2:], b.shift))
+    merged = State.merge(
+        State(*leaves[:2], a.shift, a.expansion), State(*leaves[2:], b.shift, b.expansion)
+    )
     readout(draw(3, 4, 5, seed=9), merged).sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() and x.grad.any() for x in leaves)
 
@@ -78,7 +85,7 @@ def test_select_reorders_and_repeats_rows():
     assert picked.s.shape == (4, 5, 7)
     q = draw(4, 3, 5, seed=9)
     for row, source in enumerate(index.tolist()):
-        alone = State(*(x[source : source + 1] for x in state))
+        alone = state.select(torch.tensor([source]))
         torch.testing.assert_close(readout(q, picked)[row], readout(q[row : row + 1], alone)[0])
 
 
@@ -112,18 +119,39 @@ def test_it_can_be_stored(how):
     assert_equal(back, state)
 
 
-def test_it_is_a_pytree():
-    state = state_of(1)
-    leaves, spec = torch.utils._pytree.tree_flatten(state)
+@pytest.mark.parametrize("expansion", [Taylor(4), Quadrature(9, 3.0)], ids=str)
+def test_state_is_a_pytree_with_static_expansion(expansion):
+    state = accumulate(*draw(2, 3, 20, 5, seed=1).unbind(), expansion=expansion)
+    leaves, spec = pytree.tree_flatten(state)
     assert len(leaves) == 3
-    assert_equal(torch.utils._pytree.tree_unflatten(leaves, spec), state)
+    assert_equal(pytree.tree_unflatten(leaves, spec), state)
+    stored = pytree.treespec_loads(pytree.treespec_dumps(spec))
+    assert_equal(pytree.tree_unflatten(leaves, stored), state)
+    keys = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(state)[0]]
+    assert keys == ["['s']", "['z']", "['shift']"]
+
+
+def test_state_is_immutable():
+    with pytest.raises(FrozenInstanceError):
+        state_of(1).s = torch.zeros(1)
+
+
+def test_checkpoint_passes_a_state_through():
+    state = state_of(1)
+    q, k, v = draw(3, 3, 4, 5, seed=2).requires_grad_().unbind()
+
+    def op(q, state):
+        return ea_series(q, k, v, causal=True, state=state, return_state=True)
+
+    y, after = checkpoint(op, q, state, use_reentrant=False)
+    want, expected = op(q, state)
+    assert torch.equal(y, want)
+    assert_equal(after, expected)
 
 
 def test_any_memory_layout_will_do():
     state = state_of(1)
-    other = State(
-        state.s.contiguous(), state.z.clone(memory_format=torch.contiguous_format), state.shift
-    )
+    other = replace(state, s=state.s.contiguous(), z=state.z.contiguous())
     assert other.s.stride() != state.s.stride()
     q = draw(3, 4, 5, seed=9)
     assert torch.equal(readout(q, other), readout(q, state))
@@ -135,7 +163,7 @@ def test_a_float64_state_goes_on_absorbing_where_float32_stops():
     for dtype, absorbs in ((torch.float32, False), (torch.float64, True)):
         state = State.zeros(1, 1, order=0, dtype=dtype)
         _, state = ea_series_step(token, token, token + 1, state)
-        full = State(state.s * 2.0**24, state.z * 2.0**24, state.shift)
+        full = replace(state, s=state.s * 2.0**24, z=state.z * 2.0**24)
         y, after = ea_series_step(token, token, token + 1, full)
         assert y.dtype == torch.float32
         assert bool(after.z > full.z) == absorbs

@@ -1,7 +1,7 @@
-"""The Triton backend where there is no GPU: why it does not run, and its kernels, interpreted.
+"""The Triton backend without a GPU: why it does not run, and its kernels, interpreted.
 
 The interpreter is chosen when a kernel is defined, so it has a process of its own, in which the
-tests of every backend run. On a card they run as they are: `pytest -m gpu`.
+tests of every backend run. On a GPU they run as they are: `pytest -m gpu`.
 """
 
 import itertools
@@ -9,15 +9,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import eattn
-from eattn import ea_series
+from eattn import backends, ea_series
 from eattn.ops import triton
-from eattn.ops.series import choose
+from eattn.ops.backends import BY_NAME, choose
 from eattn.ops.triton import configs
 
 TESTS = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ installed = pytest.mark.skipif(triton.unavailable() is not None, reason=str(trit
 # Its interpreter makes numbers of a & b where both are conditions, and refuses them as a mask.
 broken = triton.version() == (3, 9)
 interpretable = pytest.mark.skipif(broken, reason="the interpreter of Triton 3.9 is broken")
-cuts = pytest.mark.parametrize("cut", ["chunks", "fused"])
+splits = pytest.mark.parametrize("cut", ["chunks", "fused"])
 
 
 def interpreted(*arguments: str, cut: str = "chunks") -> int:
@@ -34,7 +34,7 @@ def interpreted(*arguments: str, cut: str = "chunks") -> int:
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # where there is a card, tests would make tensors on it
+        "CUDA_VISIBLE_DEVICES": "",  # where there is a GPU, tests would make tensors on it
         "HIP_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
@@ -50,9 +50,9 @@ def interpreted(*arguments: str, cut: str = "chunks") -> int:
     return int(passed.group(1))
 
 
-REFERENCE = "test_series_backends.py::test_backend_equals_the_reference"
-PACKED = "test_series_backends.py::test_packed_sequences_equal_the_reference"
-# One call of each kind, cut each way: the test, and the parameters of its case.
+REFERENCE = "test_series_backends.py::test_backend_matches_reference"
+PACKED = "test_series_backends.py::test_packed_sequences_match_reference"
+# One call of each kind, split each way: the test, and the parameters of its case.
 CHOSEN = {
     "chunks": [
         (REFERENCE, "-(2, 7, 3)-float32-6-causal-"),
@@ -62,24 +62,15 @@ CHOSEN = {
         (REFERENCE, "mask-(2, 7, 3)-float16-q9-full-"),
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
         (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
-        ("test_series_backends.py::test_cross_attention_equals_the_reference", "mask state-1-6-"),
+        ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
         ("test_series_backends.py::test_nothing_in_gives_nothing_out", "(2, 0, 3)-causal-"),
         ("test_facts.py::test_the_first_output_is_the_first_value", "6-"),
-        ("test_quadrature.py::test_what_has_wandered_out_is_drawn_back", ""),
+        ("test_quadrature.py::test_gradients_draw_far_keys_back", ""),
     ],
     "fused": [
         (REFERENCE, "state-(2, 7, 3)-float64-6-causal-"),
         (REFERENCE, "mask-(2, 7, 3)-float32-6-full-"),
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
-    ],
-}
-ALONE = {
-    "chunks": [
-        "interpreted_triton.py::test_steps_equal_the_reference[float32-6]",
-        "interpreted_triton.py::test_bytes_of_a_step[6]",
-    ],
-    "fused": [
-        "interpreted_triton.py::test_bytes_are_those_of_the_kernels[True-True--torch.bfloat16]"
     ],
 }
 FILES = ["series_backends", "quadrature", "stability", "facts", "forms", "integration"]
@@ -89,17 +80,20 @@ FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or fl
 
 @installed
 @interpretable
-@cuts
+@splits
 def test_chosen_calls_equal_the_reference_when_interpreted(cut):
     cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[cut]]
-    cases += [f"{TESTS / 'ops' / test}" for test in ALONE[cut]]
+    if cut == "chunks":
+        cases.append(
+            f"{TESTS / 'ops' / 'triton_worker.py'}::test_steps_equal_the_reference[float32-6]"
+        )
     assert interpreted(*cases, cut=cut) == len(cases)
 
 
 @pytest.mark.full
 @installed
 @interpretable
-@cuts
+@splits
 @pytest.mark.parametrize("file", FILES)
 def test_the_whole_matrix_holds_when_interpreted(file, cut):
     interpreted(str(TESTS / "ops" / f"test_{file}.py"), "-k", FEWER[cut], cut=cut)
@@ -108,7 +102,7 @@ def test_the_whole_matrix_holds_when_interpreted(file, cut):
 @pytest.mark.full
 @installed
 @interpretable
-def test_decoding_and_traffic_when_interpreted():
+def test_decoding_when_interpreted():
     interpreted(str(TESTS / "ops" / "triton_worker.py"))
 
 
@@ -116,24 +110,31 @@ def test_without_triton_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(triton.util, "find_spec", lambda name: None)
     why = triton.unavailable()
     assert why == 'Triton is not installed: pip install "eattn[gpu]"'
-    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", why)
+    set_backend(monkeypatch, why_not=why)
     x = torch.zeros(1, 4, 3)
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: " + re.escape(why)):
         ea_series(x, x, x, backend="triton")
-    on_card = torch.empty(1, 4, 3, device="meta").as_subclass(OnCard)
-    assert choose(None, on_card) == "eager"
+    on_gpu = torch.empty(1, 4, 3, device="meta").as_subclass(OnGpu)
+    assert choose(None, on_gpu).name == "eager"
 
 
-class OnCard(torch.Tensor):
-    """Says that it is on a card."""
+class OnGpu(torch.Tensor):
+    """Reports that it is on a GPU."""
 
     device = torch.device("cuda")
 
 
-def test_only_tensors_of_a_card_go_to_it_unasked(monkeypatch):
-    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", None)
-    assert choose(None, torch.empty(1, 4, 3).as_subclass(OnCard)) == "triton"
-    assert choose(None, torch.empty(1, 4, 3)) != "triton"
+def set_backend(monkeypatch, **changes):
+    monkeypatch.setitem(BY_NAME, "triton", replace(BY_NAME["triton"], **changes))
+
+
+def test_only_gpu_tensors_choose_triton(monkeypatch):
+    set_backend(monkeypatch, why_not=None, device="cuda")
+    assert choose(None, torch.empty(1, 4, 3).as_subclass(OnGpu)).name == "triton"
+    x = torch.zeros(1, 4, 3)
+    assert choose(None, x).name != "triton"
+    with pytest.raises(ValueError, match="it runs on a CUDA or ROCm device, and q is on cpu"):
+        ea_series(x, x, x, backend="triton")
 
 
 @pytest.mark.parametrize(("version", "old"), [("3.3.1", True), ("3.4.0", False), ("4.0", False)])
@@ -162,15 +163,7 @@ def test_without_a_device_it_says_so(monkeypatch):
     monkeypatch.setattr(triton, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert triton.no_device() == "there is no CUDA or ROCm device"
-    assert eattn.backends()["triton"] is not None
-
-
-def test_tensors_of_the_cpu_are_refused(monkeypatch):
-    monkeypatch.setitem(eattn.ops.series._WHY_NOT, "triton", None)
-    monkeypatch.setattr(triton, "DEVICE", "cuda")
-    x = torch.zeros(1, 4, 3)
-    with pytest.raises(ValueError, match="it runs on a CUDA or ROCm device, and q is on cpu"):
-        ea_series(x, x, x, backend="triton")
+    assert backends()["triton"] is not None
 
 
 @pytest.mark.parametrize("chunk", [16, 64])

@@ -1,6 +1,6 @@
 """The Triton kernels compiled ahead of time, without a GPU: they compile, and nothing spills.
 
-That shows that they fit the registers of a card, not that they are right or fast on it.
+That shows that they fit the registers of a GPU, not that they are right or fast on it.
 """
 
 import json
@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eattn import Quadrature, State, Taylor
 from eattn.ops import Expansion, triton
-from eattn.ops.expansion import NODES, TAYLOR
+from eattn.ops.expansion import NODE_COUNTS
+from eattn.ops.inputs import Inputs
 from eattn.ops.triton import configs
 from eattn.ops.triton.configs import FUSED_TERMS, LONGEST, MERGE, STEP, Config, choices
 from eattn.ops.triton.constants import numbers
@@ -35,7 +36,7 @@ targets = pytest.mark.parametrize("target", TARGETS)
 TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
 FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
 # All of them, since a compiler may keep few terms in memory and not many.
-EXPANSIONS = [*TAYLOR.values(), *map(Quadrature, NODES)]
+EXPANSIONS = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, NODE_COUNTS)]
 # Those with the most terms of each list of choices.
 MOST = [Taylor(8), Quadrature(9), Taylor(12), Quadrature(13), Taylor(16), Quadrature(33)]
 ONE_FORM = {"states", "merge", "step"}  # causal or not
@@ -131,7 +132,7 @@ def assert_fits(binary, target: str, folder: Path) -> None:
     assert not any(used.values()), f"{registers} registers, and {used}"
 
 
-# All kernels for one card, and for the others one that uses most of what there is.
+# All kernels for one GPU, and for the others one that uses most of what there is.
 CHOSEN = [(name, "sm_90") for name in (*TUNED, *FIXED)]
 CHOSEN += [("fused", other) for other in TARGETS if other != "sm_90"]
 
@@ -197,8 +198,8 @@ def test_float64_compiles(name, expansion, target):
     assert compiled(name, target, config, expansion, real=torch.float64).asm
 
 
-class Card:
-    """What Triton asks of a driver; whatever it wants timed is run once."""
+class Driver:
+    """Stands in for Triton's driver; anything to be timed is run once."""
 
     def get_current_target(self):
         from triton.backends.compiler import GPUTarget
@@ -221,7 +222,7 @@ class Card:
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """Calls of the backend go as far as they can without a card: each launch is compiled."""
+    """Calls of the backend go as far as they can without a GPU: each launch is compiled."""
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
@@ -241,10 +242,10 @@ def compiling(monkeypatch):
     monkeypatch.setattr(launch, "MERGE", Config(1, 1))
     monkeypatch.setattr(JITFunction, "run", compile_only)
     held = "_active" if "_active" in vars(driver) else "active"  # as in Triton 3.4
-    monkeypatch.setattr(driver, held, Card())
+    monkeypatch.setattr(driver, held, Driver())
     _forget(launch)
     yield names
-    _forget(launch)  # or a real card would get what was compiled for this one
+    _forget(launch)  # or a real GPU would get what was compiled for this one
 
 
 def _forget(launch):
@@ -266,7 +267,7 @@ class Seen(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-# What asks a card for a number, and waits for it.
+# What asks a GPU for a number, and waits for it.
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim"}
 
 
@@ -283,13 +284,13 @@ def test_launches_compile_with_the_arguments_they_get(compiling, shape, with_, c
     from eattn.ops.triton import launch
 
     case = make(shape, expansion=Taylor(2), causal=causal, with_=with_).to(torch.float32)
-    given = (case.q, case.k, case.v, case.key_mask, case.cu_seqlens)
-    state = (None, None, None) if case.state is None else case.state
+    state = (None,) * 3 if case.state is None else case.state.tensors().values()
+    given = Inputs(case.q, case.k, case.v, case.key_mask, case.cu_seqlens, *state)
     options = dict(expansion=case.expansion, causal=causal)
     E = numbers(case.expansion, torch.float32, launch.REAL[torch.float32])  # made once, on the CPU
     with Seen() as seen:
-        y, s, z, shift, saved = launch.forward(*given, *state, **options, save=True)
-        launch.backward(y, s, z, *given, *state, s, z, shift, saved, **options)
+        y, *final, saved = launch.forward(given, **options, save=True)
+        launch.backward(y, *final[:2], given, final, saved, **options)
     assert set(compiling) == kernels | {"query_gradients", "merge_back", "key_gradients"}
     assert not seen.names & WAITS
     if with_:
@@ -303,10 +304,10 @@ def test_a_step_is_one_launch_that_nothing_waits_for(compiling):
     from eattn.ops.triton import launch
 
     case = make((2, 1, 5), expansion=Taylor(6), causal=True).to(torch.bfloat16)
-    state = State.zeros(2, 5, order=6)
-    given = (case.q, case.k, case.v, None, None, *state)
+    state = State.zeros(2, 5, order=6).tensors().values()
+    given = Inputs(case.q, case.k, case.v, None, None, *state)
     numbers(Taylor(6), torch.float32, launch.REAL[torch.float32])
     with Seen() as seen:
-        launch.forward(*given, expansion=Taylor(6), causal=True, save=False)
+        launch.forward(given, expansion=Taylor(6), causal=True, save=False)
     assert compiling == ["step"]
     assert seen.names == {"empty.memory_format", "transpose.int"}

@@ -1,7 +1,6 @@
 """`eattn bench gpu`: on a card it measures, without one it says why not."""
 
 import io
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +11,6 @@ from eattn.ops.triton.configs import is_fused
 from paper.bench import gpu
 
 SMALL = gpu.Plan(shapes=((1, 4096, 64),), dtypes=("float32",), rounds=2, calls=2)
-
-
-README = Path(__file__).parents[2] / "README.md"
-
-
-def test_the_readme_has_the_least_times_that_the_bytes_of_the_kernels_take():
-    assert gpu.roofline(gpu.Plan()) in README.read_text(encoding="utf-8")
 
 
 def test_the_benchmark_measures_both_ways_of_cutting():

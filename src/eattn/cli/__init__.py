@@ -1,42 +1,52 @@
-"""The command line: its entry, its errors, and the commands that have no group of their own."""
+"""The command line `eattn`: entry point, error messages and the command `info`."""
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 import eattn
 from eattn.cli import classify, data, diagnose, export, forecast, lm
 
+COMMANDS = ("forecast", "classify", "lm", "diagnose", "export", "data", "info")
+
+
+class _Ordered(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)  # Typer lists plain commands before groups
+
+
 app = typer.Typer(
     name="eattn",
+    cls=_Ordered,
     help="Element-wise attention: linear in the sequence, constant-size state.\n\n"
     "Example: eattn forecast fit sales.csv --out model/ --horizon 12",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (forecast, classify, lm):
-    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+app.add_typer(forecast.app, name="forecast")
+app.add_typer(classify.app, name="classify")
+app.add_typer(lm.app, name="lm")
 app.command("diagnose")(diagnose.diagnose)
 app.command("export")(export.export)
 app.add_typer(data.app, name="data")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line of `eattn`; return its exit code."""
+    """Run the command line `eattn`; return its exit code."""
     return run_app(app, "eattn", argv)
 
 
 def run_app(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
     """Run one command; any error becomes one line on stderr and a non-zero exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in args  # also after the command, where people remember it
+    debug = "--debug" in args  # accepted after the command, too
     args = [arg for arg in args if arg != "--debug"] or ["--help"]
     try:
         code = app(args, prog_name=name, standalone_mode=False) or 0
-        return _fail("interrupted", code=130) if code == 130 else code  # typer took the Ctrl-C
+        return _fail("interrupted", code=130) if code == 130 else code  # typer caught Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", code=130)
     except Exception as error:
@@ -46,7 +56,7 @@ def run_app(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> i
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what the user should know; a bug also says how to see more."""
+    """Return the first line of the message; for a bug, also how to see the traceback."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if isinstance(error, OSError) and error.filename is not None:
         message = f"{error.strerror}: {error.filename}"
@@ -71,15 +81,18 @@ def _print_version(wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Options of every command; `main` has already acted on --debug."""
+    """Declare the options of every command; `run_app` has already handled --debug."""
 
 
 @app.command()
 def info() -> None:
-    """Print versions, processor, threads, and each backend with the reason when it cannot run.
+    """Print versions, processor, threads, and each backend with the reason if it cannot run.
 
     Example: eattn info
     """
@@ -88,4 +101,4 @@ def info() -> None:
     lines = describe()
     width = max(map(len, lines))
     for name, value in lines.items():
-        Console(highlight=False).print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
+        print(f"{name:<{width}}  {value}")

@@ -1,4 +1,4 @@
-"""`eattn diagnose`: how far the layers of a saved model are from exact EA, on data."""
+"""`eattn diagnose`: compare the layers of a saved model with exact EA on data."""
 
 import json
 from pathlib import Path
@@ -14,28 +14,30 @@ if TYPE_CHECKING:
 
 
 def diagnose(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that fit wrote.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")],
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A file such as fit had, or a known set.")
+        str, typer.Argument(metavar="DATA", help="File to read, or the name of a known dataset.")
     ],
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="The error to find the cheapest expansion for.")
+        float, typer.Option("--tolerance", help="Largest error allowed for the cheapest expansion.")
     ] = 1e-2,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw a .png or .svg too.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw a .png or .svg file.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers as JSON lines.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", metavar="DIR", help="Where known sets are.")
+        Path | None, typer.Option("--data-dir", metavar="DIR", help="Folder of known datasets.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Say how far each layer is from exact EA on data, and which expansion would do.
+    """Report each layer's error relative to exact EA, and the cheapest sufficient expansion.
 
-    MODEL is a classifier or a forecaster of any EA. Nothing of it is changed: `--mixer` of fit
-    trains with another expansion. Example: eattn diagnose model/ TEST.ts --tolerance 1e-3
+    MODEL is a classifier or a forecaster with element-wise attention; it is not changed. To train
+    with another expansion, use `--mixer` of fit.
+
+    Example: eattn diagnose model/ TEST.ts --tolerance 1e-3
     """
     from eattn.diagnosis import Diagnosis, check_tolerance, rows
 
@@ -48,13 +50,13 @@ def diagnose(
         check_picture(plot)
     found = Diagnosis(tuple(_layers(model, data, data_dir)), tolerance)
     print(found)
-    told = list(rows(found))
+    table = list(rows(found))
     if out is not None:
-        write_text("".join(json.dumps(row) + "\n" for row in told), out)
+        write_text("".join(json.dumps(row) + "\n" for row in table), out)
     if plot is not None:
-        from eattn.plots import plot_diagnosis as draw
+        from eattn.plots import plot_diagnosis
 
-        draw(told, tolerance, plot)
+        plot_diagnosis(table, tolerance, plot)
 
 
 def _layers(model: Path, data: str, data_dir: Path | None) -> "list[Layer]":

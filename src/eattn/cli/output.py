@@ -1,4 +1,4 @@
-"""Files that commands write: never over others by chance, and whole or not at all."""
+"""Files that commands write: never overwritten by accident, and complete or not there."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from eattn import _io
 
 
 def check_out(option: str, out: Path | None, *, force: bool) -> None:
-    """That a file may be written, before the work that would be for nothing."""
+    """Raise before any work if the file of `option` cannot be written."""
     if out is None:
         return
     if out.is_dir() or not out.parent.is_dir():
@@ -18,7 +18,7 @@ def check_out(option: str, out: Path | None, *, force: bool) -> None:
 
 
 def write_text(text: str, out: Path | None) -> None:
-    """To stdout if there is no file."""
+    """Write a file atomically, or to stdout if `out` is None."""
     if out is None:
         sys.stdout.write(text)
         return

@@ -1,14 +1,15 @@
-"""Ranks that are about to compute different things find out, instead of waiting for ever."""
+"""Ranks that are about to compute different things raise, instead of waiting indefinitely."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from eattn.ops.checks import FLOATS
 
-# What must be the same on all ranks; each goes as one integer, so that any two messages fit.
+Result = TypeVar("Result")
+# Facts that must be the same on all ranks; each is sent as one integer.
 FIELDS = (
     "B",
     "D",
@@ -31,19 +32,22 @@ FLAGS = ("causal", "cu_seqlens", "state", "return_state", "gradient")
 
 
 class DisagreementError(ValueError):
-    """What one rank was given does not go with what another was."""
+    """The inputs of one rank do not fit those of another."""
 
 
-def agree(facts: Callable[[], Mapping[str, int]], group: dist.ProcessGroup | None) -> None:
-    """That `facts`, by names among `FIELDS`, are the same on all ranks, in one small all-gather.
+def agree(
+    work: Callable[[], tuple[Result, Mapping[str, int]]], group: dist.ProcessGroup | None
+) -> Result:
+    """Return the result of `work` if all ranks find the same facts, in one small all-gather.
 
-    If it raises, on any rank, so does every rank: this one what it raised, the others that it did.
+    `work` returns its result and facts named as in `FIELDS`. If it raises on any rank, every rank
+    raises: this one its own error, the others a `DisagreementError`.
     """
     wrong: Exception | None = None
     mine = [0] * len(FIELDS)
     try:
-        found = facts()
-        mine = [int(found.get(name, 0)) for name in FIELDS]
+        result, facts = work()
+        mine = [int(facts.get(name, 0)) for name in FIELDS]
     except Exception as error:
         wrong = error
     told = torch.tensor([wrong is None, *mine], device=_device(group))
@@ -64,6 +68,7 @@ def agree(facts: Callable[[], Mapping[str, int]], group: dist.ProcessGroup | Non
                 f"all ranks must have the same {name}, got {_shown(name, rows[0][i])} on rank 0"
                 f" and {_shown(name, rows[other][i])} on rank {other}"
             )
+    return result
 
 
 def _shown(name: str, value: int) -> Any:

@@ -3,15 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eattn.distributed.agreement import agree
-
-Result = TypeVar("Result")
+from eattn.distributed.agreement import Result, agree
 
 # One per process, not per thread: autograd may recompute a checkpointed layer in another thread.
 _current: "Shard | None" = None
@@ -65,23 +62,8 @@ class Shard:
         return slice(first, last), offsets, replace(self, before=first - begun)
 
     def agree(self, work: Callable[[], tuple[Result, Mapping[str, int]]]) -> Result:
-        """Return the result of `work`, which also returns facts that all ranks must share.
-
-        If the facts differ, or `work` raises on one rank, all ranks raise. With check=False each
-        rank runs `work` alone.
-        """
-        done: list[Result] = []
-
-        def facts() -> Mapping[str, int]:
-            result, found = work()
-            done.append(result)
-            return found
-
-        if self.check:
-            agree(facts, self.group)
-        else:
-            facts()
-        return done[0]
+        """Return the result of `work`, and raise if its facts differ; see `agreement.agree`."""
+        return agree(work, self.group) if self.check else work()[0]
 
     @contextmanager
     def active(self) -> "Iterator[Shard]":

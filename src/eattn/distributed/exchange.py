@@ -1,4 +1,4 @@
-"""What ranks exchange, with gradients: states, the last few tokens of a slice, and sums.
+"""Exchange between ranks, with gradients: states, and the last few tokens of a shard.
 
 Every gradient is that of the sum of all ranks' losses.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from eattn.ops import State
-from eattn.ops.state import decay
+from eattn.ops.state import shift_decay
 
 Part = Literal["before", "all"]  # of the ranks, in the order of the sequence
 
@@ -25,8 +25,8 @@ def merged(
     continues: bool = True,
 ) -> list[State]:
     """The states of the ranks before this one, or of all, as one."""
-    flat = _Exchange.apply(*own, (begins, continues), parts, group)
-    return [State(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+    flat = _Exchange.apply(own.s, own.z, own.shift, (begins, continues), parts, group)
+    return [State(flat[i], flat[i + 1], flat[i + 2], own.expansion) for i in range(0, len(flat), 3)]
 
 
 class _Exchange(torch.autograd.Function):
@@ -51,7 +51,7 @@ class _Exchange(torch.autograd.Function):
             mine = joins[ctx.rank].view(-1, 1, 1, 1)
             each = torch.where(mine, all_shift, torch.inf)  # [W, B, 1, D]
             least = each.amin(0)
-            kept = decay(each, least)
+            kept = shift_decay(each, least)
             # Of a later rank nothing may come in, not even a NaN.
             sums = ((torch.where(mine, x, 0) * kept).sum(0).mT for x in (all_s, all_z))
             out += [*sums, least.squeeze(1)]
@@ -73,7 +73,7 @@ class _Exchange(torch.autograd.Function):
             all_gs, all_gz, all_least = received[3 * i : 3 * i + 3]
             # Whoever merged this rank's state moved it to the shift that was least there.
             taken = joins[:, ctx.rank].view(-1, 1, 1, 1)
-            kept = decay(shift.unsqueeze(1), all_least)
+            kept = shift_decay(shift.unsqueeze(1), all_least)
             ds += (torch.where(taken, all_gs, 0) * kept).sum(0)
             dz += (torch.where(taken, all_gz, 0) * kept).sum(0)
         return ds.mT, dz.mT, None, None, None, None
@@ -116,7 +116,7 @@ def halo(tail: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> tuple[
     """
     n, rank = tail.shape[1], dist.get_rank(group)
     counted = count.view(-1, 1, 1).to(tail.dtype).expand(-1, 1, tail.shape[2])
-    every = gathered(torch.cat([tail, counted], 1), group)  # one message
+    every = _Gather.apply(torch.cat([tail, counted], 1), group)  # one message, [W, B, n + 1, D]
     place = torch.arange(n, device=tail.device)
     last = before = torch.zeros_like(tail)
     for number, each in enumerate(every.unbind()):
@@ -130,19 +130,7 @@ def halo(tail: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> tuple[
     return before, last
 
 
-def gathered(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """x of every rank, [W, ...]."""
-    found: Tensor = _Gathered.apply(x, group)
-    return found
-
-
-def total(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum of all ranks' x."""
-    found: Tensor = _Total.apply(x, group)
-    return found
-
-
-class _Gathered(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
@@ -156,21 +144,3 @@ class _Gathered(torch.autograd.Function):
         grad = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad, group=ctx.group)
         return grad[dist.get_rank(ctx.group)], None
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        ctx.group = group
-        return _summed(x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _summed(grad, ctx.group), None
-
-
-def _summed(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    x = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(x, group=group)
-    return x

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from eattn import ops
 from eattn.distributed.agreement import SCALE
 from eattn.distributed.context import Shard
 from eattn.distributed.exchange import merged
 from eattn.ops import Expansion, Quadrature, State, accumulate, readout
+from eattn.ops.backends import choose
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_qkv, check_state
-from eattn.ops.expansion import chosen
-from eattn.ops.series import choose
+from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
@@ -28,7 +29,7 @@ def ea_series(
     k: Tensor,
     v: Tensor,
     *,
-    order: int = 6,
+    order: int = DEFAULT_ORDER,
     expansion: Expansion | None = None,
     causal: bool = False,
     key_mask: Tensor | None = None,
@@ -65,7 +66,7 @@ def ea_series(
         )
 
     def checked() -> tuple[tuple[Expansion, QKV], dict[str, int]]:
-        found = chosen(order, expansion)
+        found = resolve_expansion(order, expansion)
         x, *_ = qkv = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
         choose(backend, x)
         if cu_seqlens is not None:
@@ -96,7 +97,7 @@ def ea_series(
     if not causal:
         (whole,) = merged(own, ("all",), group)
         whole = whole if state is None else State.merge(state, whole)
-        y = readout(q, whole, expansion=expansion, backend=backend)
+        y = readout(q, whole, backend=backend)
         return (y, whole) if return_state else y
     before, *whole_too = merged(own, ("before", "all") if return_state else ("before",), group)
     before, *whole_too = (
@@ -144,7 +145,7 @@ def _packed(
     empty = State.zeros(
         rows - 1, k.shape[2], expansion=expansion, device=k.device, dtype=before.s.dtype
     )
-    state = State(*(torch.cat(pair) for pair in zip(before, empty, strict=True)))
+    state = tree_map(lambda *pair: torch.cat(pair), before, empty)
     y, after = ops.ea_series(
         *qkv,
         expansion=expansion,

@@ -1,8 +1,8 @@
-"""Models as graphs that run elsewhere: `torch.export` programs, and ONNX for onnxruntime.
+"""Export models as graphs that run elsewhere: `torch.export` programs, and ONNX for onnxruntime.
 
-Of a classifier, a forecaster or a causal language model there is the graph of a whole `sequence`,
-for any batch and length, and of one `step`, with the state as named tensors in and out. All are in
-float32. ONNX needs `pip install "eattn[export]"`.
+A classifier, a forecaster or a causal language model becomes one graph of a whole `sequence`, for
+any batch and length, and one of a single `step`, with the state as named tensors in and out. All
+graphs are in float32. ONNX needs `pip install "eattn[export]"`.
 
 >>> import torch
 >>> from eattn.models import Forecaster
@@ -28,26 +28,41 @@ __all__ = ["Graph", "Port", "save", "sequence", "step"]
 
 
 def sequence(model: Any) -> Graph:
-    """The graph of whole sequences, of any length, and of the state after them if there is one.
+    """Return the graph of whole sequences of any length, and of the state after them.
 
-    `model` is a `SequenceClassifier`, a `Forecaster`, an `EAForCausalLM`, or a fitted estimator of
-    `eattn.timeseries`. What cannot be exported raises ValueError.
+    Parameters
+    ----------
+    model : SequenceClassifier, Forecaster, EAForCausalLM or fitted estimator
+        Model to export; it is not changed.
+
+    Returns
+    -------
+    Graph
+        A model whose state grows has no state here; one that loops over tokens raises ValueError.
     """
     graphs, args = _graphs_of(model)
     return graphs.sequence(*args)
 
 
 def step(model: Any) -> Graph:
-    """The graph of one more token, with the state before it in and the state after it out.
+    """Return the graph of one more token: the state before it goes in, the state after it out.
 
-    For models as in `sequence` whose state has a constant size: those of ea-N and ea-qN have.
+    Parameters
+    ----------
+    model : SequenceClassifier, Forecaster, EAForCausalLM or fitted estimator
+        Causal model whose state has a fixed size; it is not changed.
+
+    Returns
+    -------
+    Graph
+        A state that grows, as that of softmax attention and exact EA, raises ValueError.
     """
     graphs, args = _graphs_of(model)
     return graphs.step(*args)
 
 
 def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The module whose `sequence` and `step` are meant, and their arguments."""
+    """Return the module that holds `sequence` and `step` for this model, and their arguments."""
     inner = getattr(model, "model_", model)  # of an estimator
     if not isinstance(inner, nn.Module):
         raise TypeError(f"model must be a model or a fitted estimator, got {type(model).__name__}")
@@ -57,7 +72,7 @@ def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
     if isinstance(plain, Forecaster):
         return forecaster, (plain, 1 if inner is model else plain.channels)
     if any(kind.__name__ == "EAForCausalLM" for kind in type(plain).__mro__):
-        from eattn.export import language  # which imports transformers
+        from eattn.export import language  # imports transformers
 
         return language, (plain,)
     raise TypeError(

@@ -1,8 +1,10 @@
-"""An exported model as a folder: graphs, a JSON that tells of them, and a script that runs them."""
+"""An exported model as a folder: graphs, a JSON file about them, and a script that runs them."""
 
 import json
 import math
 import os
+import runpy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,23 +13,26 @@ import torch
 from torch import Tensor
 
 from eattn._io import replace_directory
-from eattn.export import examples, metadata
-from eattn.export.graph import NEXT, Arguments, Graph, Port, need
+from eattn.export import metadata
+from eattn.export.graph import NEXT, Graph, Port, need
 from eattn.timeseries import store
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
-ABOUT, EXAMPLE = "export.json", "example.py"
-NAMES = ("sequence", "step")
+TEMPLATES = Path(__file__).with_name("templates")
+ABOUT, EXAMPLE, GRAPHS = "export.json", "example.py", "graphs.py"
 FILES = (
     ABOUT,
     EXAMPLE,
+    GRAPHS,
     metadata.TOKENIZER,
     metadata.SPELLING,
-    *(name + ending for name in NAMES for ending in (".onnx", ".onnx.data", ".pt2")),
+    "__pycache__",  # of graphs.py, once the example has run
+    *(n + ending for n in ("sequence", "step") for ending in (".onnx", ".onnx.data", ".pt2")),
 )
-SIZES = ((1, 1), (2, 7), (3, 130))  # batches and lengths to try: none is the one that is traced
-STEPS = 8  # to try, each from the state after the last
+SIZES = ((1, 1), (2, 7), (3, 130))  # batch and length of each comparison; none is the traced one
+STEPS = 8  # steps of each comparison, each from the state after the last
 TOLERANCE = 1e-4
+Runner = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # by name
 
 
 def save(
@@ -38,12 +43,28 @@ def save(
     force: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write all that is needed to run a model elsewhere; what export.json says comes back.
+    """Write a folder with everything needed to run a model without eattn.
 
-    `model` is a folder that was saved, a fitted estimator of `eattn.timeseries`, or an
-    `EAForCausalLM`. `format` is "onnx" or "torch". Graphs are compared with the model before any is
-    kept. A model whose state grows, or that has no step, is written without one, and `without`
-    says why. `force` replaces what was exported there before; `tell` hears of progress.
+    Each graph is compared with the model before the folder is written. A model without a step is
+    written with its sequence only.
+
+    Parameters
+    ----------
+    model : path, fitted estimator or EAForCausalLM
+        Model, or the folder it was saved in.
+    folder : path
+        Folder to write.
+    format : {"onnx", "torch"}, default "onnx"
+        Format of the graphs.
+    force : bool, default False
+        Replace an earlier export.
+    tell : callable, optional
+        Called with a line about each stage.
+
+    Returns
+    -------
+    dict
+        Content of `export.json`; "without" gives the reason for a missing step.
     """
     import eattn
     from eattn.export import sequence, step
@@ -56,10 +77,10 @@ def save(
     if isinstance(model, str | os.PathLike):
         tell(f"reading {model}")
         model = metadata.load(model)
-    told: dict[str, Any] = {
+    about: dict[str, Any] = {
         "eattn": eattn.__version__,
         "format": format,
-        **metadata.facts_of(model),
+        **metadata.describe(model),
         "graphs": {},
         "without": {},
     }
@@ -67,37 +88,43 @@ def save(
     try:
         graphs.append(step(model))
     except ValueError as error:
-        told["without"]["step"] = str(error)
+        about["without"]["step"] = str(error)
     with replace_directory(folder) as fresh:
+        for template, name in (
+            (about["kind"].replace(" ", "_"), EXAMPLE),
+            (f"graphs_{format}", GRAPHS),
+        ):
+            shutil.copyfile(TEMPLATES / f"{template}.py", fresh / name)
+        if about.get("tokenizer"):
+            metadata.write_tokenizer(model, fresh)
         for graph in graphs:
             tell(f"tracing the {graph.name}")
-            told["graphs"][graph.name] = _write(graph, fresh, format)
-        if told.get("tokenizer"):
-            metadata.write_tokenizer(model, fresh)
-        text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False, default=str)
-        (fresh / ABOUT).write_text(text + "\n", encoding="utf-8")
-        script = examples.script(told["kind"], format, recurrent=len(graphs) > 1)
-        (fresh / EXAMPLE).write_text(script, encoding="utf-8")
-    return told
+            file = graph.name + FORMATS[format]
+            if format == "onnx":
+                graph.onnx().save(fresh / file)
+            else:
+                torch.export.save(graph.torch(), fresh / file)
+            about["graphs"][graph.name] = {"file": file} | _describe(graph)
+        _write_about(fresh, about)
+        for graph in graphs:
+            tell(f"checking the {graph.name}")
+            difference = _check(graph, _open(fresh, graph.name))
+            about["graphs"][graph.name]["difference"] = float(f"{difference:.1e}")
+        _write_about(fresh, about)
+    return about
 
 
-def _write(graph: Graph, folder: Path, format: str) -> dict[str, Any]:
-    """The file of a graph that was found right, and what is to be known of it."""
-    path = folder / (graph.name + FORMATS[format])
-    if format == "onnx":
-        graph.onnx().save(path)
-        run = _onnx_runner(graph, path)
-    else:
-        torch.export.save(graph.torch(), path)
-        run = _torch_runner(graph, path)
-    difference = _checked(graph, run)
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+
+
+def _describe(graph: Graph) -> dict[str, Any]:
     state = {port.name for port in graph.state}
     inputs = {port.name: port for port in (*graph.inputs, *graph.state)}
     return {
-        "file": path.name,
         "shortest": graph.shortest,
         "longest": graph.longest if graph.continues else graph.reach,
-        "difference": float(f"{difference:.1e}"),
         "inputs": [_described(inputs[n]) | {"state": n in state} for n in graph.input_names],
         "outputs": [
             _described(graph.output),
@@ -106,39 +133,32 @@ def _write(graph: Graph, folder: Path, format: str) -> dict[str, Any]:
     }
 
 
-Runner = Callable[[Arguments], dict[str, Tensor]]
+def _open(folder: Path, name: str) -> Runner:
+    """Return the graph `name` as the exported script runs it."""
+    script = runpy.run_path(str(folder / GRAPHS))
+    run, array = script["open_graph"](name), script["array"]
+
+    def call(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        given = {
+            n: array(x.numpy(), str(x.dtype).removeprefix("torch.")) for n, x in inputs.items()
+        }
+        return {n: torch.as_tensor(y) for n, y in run(given).items()}
+
+    return call
 
 
-def _onnx_runner(graph: Graph, path: Path) -> Runner:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path)
-
-    def run(arguments: Arguments) -> dict[str, Tensor]:
-        found = session.run(graph.output_names, graph.fed(arguments))
-        tensors = (torch.from_numpy(x) for x in found)
-        return dict(zip(graph.output_names, tensors, strict=True))
-
-    return run
-
-
-def _torch_runner(graph: Graph, path: Path) -> Runner:
-    program = torch.export.load(path).module()
-    return lambda arguments: graph.named(program(*arguments))
-
-
-def _checked(graph: Graph, run: Runner) -> float:
-    """The largest difference of what a graph gives from what the model gives; not above 1e-4."""
+def _check(graph: Graph, run: Runner) -> float:
+    """Return the largest difference between graph and model; raise if it exceeds TOLERANCE."""
     found, steps = [], min(STEPS, graph.reach) if graph.continues else 1
     for B, L in SIZES:
         arguments = graph.example(B, L)
         for _ in range(steps):
-            outputs, expected = run(arguments), graph(*arguments)
+            outputs, expected = run(graph.flat(arguments)), graph(*arguments)
             if bool(expected[graph.output.name].isnan().any()):
-                raise ValueError("the model gives NaN, and is not exported: training diverged?")
+                raise ValueError("the model returns NaN and is not exported: did training diverge?")
             found += [_difference(outputs[name], x) for name, x in expected.items()]
-            arguments = graph.going_on(arguments, outputs)
-    largest = float(torch.stack(found).max())  # NaN, if any is
+            arguments = graph.advanced(arguments, outputs)
+    largest = float(torch.stack(found).max())  # NaN if any is NaN
     if not largest <= TOLERANCE:
         raise RuntimeError(
             f"the exported {graph.name} differs from the model by {largest:.1e}, more than"
@@ -148,7 +168,7 @@ def _checked(graph: Graph, run: Runner) -> float:
 
 
 def _difference(found: Tensor, expected: Tensor) -> Tensor:
-    """Relative to the largest number, if that is above 1; 0 where both are infinite."""
+    """Return the largest error, relative to the largest number above 1; equal infinities give 0."""
     found, expected = found.double(), expected.double()
     error = torch.where(found == expected, 0.0, (found - expected).abs())
     size = torch.where(expected.isfinite(), expected.abs(), 0.0).amax().clamp(min=1.0)
@@ -156,11 +176,11 @@ def _difference(found: Tensor, expected: Tensor) -> Tensor:
 
 
 def _described(port: Port) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "name": port.name,
         "dtype": str(port.dtype).removeprefix("torch."),
         "shape": list(port.shape),
     }
     if port.start is not None:
-        told["start"] = port.start if math.isfinite(port.start) else str(port.start)
-    return told
+        described["start"] = port.start if math.isfinite(port.start) else str(port.start)
+    return described

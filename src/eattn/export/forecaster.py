@@ -1,108 +1,66 @@
-"""The graphs of a `Forecaster`, which may read a token of several lags from a series of its own.
+"""Graphs of a `Forecaster`, whose tokens may hold several lags of a series.
 
 An `EAForecaster` trains a model whose tokens hold the last `lags` values, the newest first. Its
-graphs take values one by one all the same, and keep the last ones in the state.
+graphs still take values one by one, and keep the last values in the state.
 """
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from eattn.export.checks import check_sequence, longest
-from eattn.export.classifier import calendar_port
 from eattn.export.graph import BATCH, LENGTH, Graph, Port
-from eattn.export.state import Layers, Named, ports
+from eattn.export.layers import Named, Stateful, longest, series_inputs
 from eattn.models import Forecaster, ForecasterState
 from eattn.models.series_embedding import from_front, to_front
-from eattn.nn import EncoderState
 
 
 def sequence(model: Forecaster, lags: int = 1) -> Graph:
-    """Series and which of their values are real -> what is expected after each; and the state."""
-    check_sequence(model, model.config.mixer)
-    module = _Sequence(model, lags)
-    return Graph(
-        "sequence",
-        module,
-        inputs=(
-            Port("x", torch.float32, (BATCH, LENGTH, module.channels)),
-            Port("key_mask", torch.bool, (BATCH, LENGTH)),
-            *calendar_port(model.embed, BATCH, LENGTH),
-        ),
-        output=Port("expected", torch.float32, (BATCH, LENGTH, module.channels)),
-        state=module.ports(),
-        longest=longest(model),
-    )
+    """Map series and their mask to the value expected after each, and the state after all."""
+    return _graph(_Sequence(model, lags), BATCH, LENGTH)
 
 
 def step(model: Forecaster, lags: int = 1) -> Graph:
-    """One more value of each series -> what is expected after it."""
-    module = _Step(model, lags)
-    module.layers.check()
-    return Graph(
-        "step",
-        module,
-        inputs=(
-            Port("x", torch.float32, (BATCH, module.channels)),
-            *calendar_port(model.embed, BATCH),
-        ),
-        output=Port("expected", torch.float32, (BATCH, module.channels)),
-        state=module.ports(),
-        continues=True,
-        longest=longest(model),
-    )
+    """Map one more value of each series to the value expected after it."""
+    return _graph(_Step(model, lags), BATCH)
 
 
-class _Reading(nn.Module):
-    """What both graphs share: the state, tensor by tensor."""
-
+class _Lagged(Stateful):
     def __init__(self, model: Forecaster, lags: int) -> None:
-        super().__init__()
-        self.model, self.lags = model, lags
-        self.channels = model.channels // lags
-        self.layers = Layers(model.encoder.blocks)
+        channels = model.channels // lags
+        own = {"past": torch.zeros(1, lags, channels)} if lags > 1 else {}
+        own |= {"last": torch.zeros(1, model.channels)} if model.differences else {}
+        super().__init__(model, model.encoder.blocks, own)
+        self.lags, self.channels = lags, channels
 
-    def ports(self) -> tuple[Port, ...]:
-        """None at all where some of it grows."""
-        own: Named = {"seen": torch.zeros(1, dtype=torch.int64)}
-        if self.lags > 1:
-            own["past"] = torch.zeros(1, self.lags, self.channels)
-        if self.model.differences:
-            own["last"] = torch.zeros(1, self.model.channels)
-        return self.layers.ports + ports(own) if self.layers.kept else ()
-
-    def _named(self, after: ForecasterState, past: Tensor) -> Named:
-        own = {"seen": after.seen}
-        if self.lags > 1:
-            own["past"] = past
-        if self.model.differences:
-            own["last"] = after.last.clone()  # an output of its own, not the input itself
-        return self.layers.name(after.encoder.layers) | own
+    def named(self, after: ForecasterState, past: Tensor) -> Named:
+        last = after.last.clone()  # an output must not be the input itself
+        own = {"past": past, "last": last, "seen": after.seen}
+        return self.name(after.encoder.layers, own)
 
 
-class _Sequence(_Reading):
+class _Sequence(_Lagged):
     def forward(self, x: Tensor, key_mask: Tensor, calendar: Tensor | None = None) -> Any:
-        """Values before the first are taken to be like it."""
-        real, x, calendar = to_front(key_mask, x, calendar)
+        """Lags before the first value repeat it."""
+        valid, x, calendar = to_front(key_mask, x, calendar)
         n, L = self.lags, x.shape[1]
-        # Not of 0 values where there is one lag: ONNX has no axis shrink to 0.
+        # ONNX cannot slice an axis to size 0, so one lag is left as it is.
         full = torch.cat([x[:, :1].expand(-1, n - 1, -1), x], 1) if n > 1 else x
         tokens = torch.cat([full[:, n - 1 - lag : n - 1 - lag + L] for lag in range(n)], -1)
-        told: dict[str, Any] = dict(calendar=calendar, key_mask=real)
-        if not self.layers.kept:
-            return self._given(self.model(tokens, **told), key_mask)
-        y, after = self.model(tokens, **told, return_state=True)
-        first = (real.sum(1, keepdim=True) - 1).clamp(min=0)  # of the last values, in `full`
-        place = first + torch.arange(n, device=x.device)
-        past = full.gather(1, place.unsqueeze(-1).expand(-1, -1, self.channels))
-        return self._given(y, key_mask), self._named(after, past)
+        inputs: dict[str, Any] = dict(calendar=calendar, key_mask=valid)
+        if not self.fixed_size:
+            return self._output(self.model(tokens, **inputs), key_mask)
+        y, after = self.model(tokens, **inputs, return_state=True)
+        first = (valid.sum(1, keepdim=True) - 1).clamp(min=0)  # of the last n values in `full`
+        index = first + torch.arange(n, device=x.device)
+        past = full.gather(1, index.unsqueeze(-1).expand(-1, -1, self.channels))
+        return self._output(y, key_mask), self.named(after, past)
 
-    def _given(self, y: Tensor, key_mask: Tensor) -> Tensor:
+    def _output(self, y: Tensor, key_mask: Tensor) -> Tensor:
         return from_front(key_mask, y[..., : self.channels])
 
 
-class _Step(_Reading):
+class _Step(_Lagged):
     def forward(
         self, x: Tensor, state: Named, calendar: Tensor | None = None
     ) -> tuple[Tensor, Named]:
@@ -111,7 +69,13 @@ class _Step(_Reading):
             first = (seen == 0).view(-1, 1, 1)
             past = torch.cat([torch.where(first, past, state["past"][:, 1:]), past], 1)
         token = past.flip(1).flatten(1)
-        encoder = EncoderState(tuple(self.layers.take(state)))
-        before = ForecasterState(encoder, seen, state.get("last", token), token)
+        before = ForecasterState(self.take(state), seen, state.get("last", token), token)
         y, after = self.model.step(token, before, calendar)
-        return y[:, : self.channels], self._named(after, past)
+        return y[:, : self.channels], self.named(after, past)
+
+
+def _graph(module: _Lagged, *axes: str) -> Graph:
+    inputs = series_inputs(module.model, module.channels, *axes)
+    output = Port("expected", torch.float32, (*axes, module.channels))
+    name = "sequence" if LENGTH in axes else "step"
+    return module.graph(name, inputs, output, longest(module.model))

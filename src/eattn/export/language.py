@@ -1,92 +1,60 @@
-"""The graphs of an `EAForCausalLM`: a whole text, or the next token of it."""
+"""Graphs of an `EAForCausalLM`: a whole text, or its next token."""
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from eattn.export.checks import check_sequence, longest
 from eattn.export.graph import BATCH, LENGTH, Graph, Port
-from eattn.export.state import Layers, Named, ports
+from eattn.export.layers import Named, Stateful
 from eattn.hf import EACache, EAForCausalLM
 
 
 def sequence(model: EAForCausalLM) -> Graph:
-    """Tokens and which of them are real -> the logits after each; and the state after all."""
-    config = model.config
-    check_sequence(model, config.mixer)
-    module = _Sequence(model)
-    return Graph(
-        "sequence",
-        module,
-        inputs=(
-            _tokens(model, BATCH, LENGTH),
-            Port("attention_mask", torch.int64, (BATCH, LENGTH)),
-        ),
-        output=Port("logits", torch.float32, (BATCH, LENGTH, config.vocab_size)),
-        state=module.ports(),
-        longest=_longest(model),
-    )
+    """Map tokens and their mask to the logits after each token, and the state after all."""
+    return _graph(_Sequence, model, BATCH, LENGTH)
 
 
 def step(model: EAForCausalLM) -> Graph:
-    """One more token of each text -> the logits of the one after it."""
-    module = _Step(model)
-    module.layers.check()
-    return Graph(
-        "step",
-        module,
-        inputs=(_tokens(model, BATCH),),
-        output=Port("logits", torch.float32, (BATCH, model.config.vocab_size)),
-        state=module.ports(),
-        continues=True,
-        longest=_longest(model),
-    )
+    """Map one more token of each text to the logits after it."""
+    return _graph(_Step, model, BATCH)
 
 
-def _tokens(model: EAForCausalLM, *axes: str) -> Port:
-    return Port("input_ids", torch.int64, axes, between=(0, model.config.vocab_size - 1))
-
-
-def _longest(model: EAForCausalLM) -> int | None:
-    limits = (model.config.max_position_embeddings, longest(model))
-    return min((n for n in limits if n is not None), default=None)
-
-
-class _Reading(nn.Module):
-    """What both graphs share: the cache, tensor by tensor."""
-
+class _Cached(Stateful):
     def __init__(self, model: EAForCausalLM) -> None:
-        super().__init__()
-        self.model = model
-        self.layers = Layers(model.model.layers)
+        super().__init__(model, model.model.layers, {})
 
-    def ports(self) -> tuple[Port, ...]:
-        """None at all where some of it grows."""
-        own = {"seen": torch.zeros(1, dtype=torch.int64)}
-        return self.layers.ports + ports(own) if self.layers.kept else ()
-
-    def _named(self, cache: EACache) -> Named:
+    def named(self, cache: EACache) -> Named:
         states: list[Any] = [layer.state for layer in cache.layers]
-        assert cache.real is not None
-        return self.layers.name(states) | {"seen": cache.real}
+        assert cache.lengths is not None
+        return self.name(states, {"seen": cache.lengths})
 
 
-class _Sequence(_Reading):
+class _Sequence(_Cached):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        told: dict[str, Any] = dict(input_ids=input_ids, attention_mask=attention_mask)
-        if not self.layers.kept:
-            return self.model(**told, use_cache=False).logits
-        cache = EACache(len(self.layers.blocks))
-        logits = self.model(**told, past_key_values=cache).logits
-        return logits, self._named(cache)
+        inputs: dict[str, Any] = dict(input_ids=input_ids, attention_mask=attention_mask)
+        if not self.fixed_size:
+            return self.model(**inputs, use_cache=False).logits
+        cache = EACache(len(self.blocks))
+        logits = self.model(**inputs, past_key_values=cache).logits
+        return logits, self.named(cache)
 
 
-class _Step(_Reading):
+class _Step(_Cached):
     def forward(self, input_ids: Tensor, state: Named) -> tuple[Tensor, Named]:
-        cache = EACache(len(self.layers.blocks))
-        for layer, before in zip(cache.layers, self.layers.take(state), strict=True):
+        cache = EACache(len(self.blocks))
+        for layer, before in zip(cache.layers, self.take(state).layers, strict=True):
             layer.update(before)
-        cache.real = state["seen"]
+        cache.lengths = state["seen"]
         logits = self.model(input_ids.unsqueeze(1), past_key_values=cache).logits
-        return logits.squeeze(1), self._named(cache)
+        return logits.squeeze(1), self.named(cache)
+
+
+def _graph(kind: type[_Cached], model: EAForCausalLM, *axes: str) -> Graph:
+    vocabulary = model.config.vocab_size
+    inputs = [Port("input_ids", torch.int64, axes, between=(0, vocabulary - 1))]
+    if LENGTH in axes:
+        inputs.append(Port("attention_mask", torch.int64, axes))
+    output = Port("logits", torch.float32, (*axes, vocabulary))
+    name = "sequence" if LENGTH in axes else "step"
+    return kind(model).graph(name, tuple(inputs), output, model.config.max_position_embeddings)

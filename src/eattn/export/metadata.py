@@ -1,4 +1,4 @@
-"""What a graph does not say of itself: labels, scales, times, tokens, and inputs to try it on."""
+"""Data around a graph, for export.json: labels, scales, times, tokens, and example inputs."""
 
 import json
 from pathlib import Path
@@ -11,18 +11,18 @@ from eattn.nn.embedding import FIELDS
 from eattn.timeseries import arrays, store
 
 CONFIG, TOKENIZER, SPELLING = "config.json", "tokenizer.json", "tokens.json"
-TRIED = 48  # values of a series to try a forecaster on, where it does not read a fixed number
-PROMPT, TOKENS = "def ", 64  # to try a language model on, and how many it adds
+EXAMPLE_VALUES = 48  # length of the example series, unless the forecaster reads a window
+PROMPT, TOKENS = "def ", 64  # example prompt, and the number of tokens to generate
 LANGUAGE = "EAForCausalLM"
-Facts = dict[str, Any]
+Metadata = dict[str, Any]
 
 
 def load(folder: store.Folder) -> Any:
-    """The estimator or the language model that was saved there."""
+    """Load the estimator or the language model that was saved in a folder."""
     path = Path(folder)
-    told = _config(path)
-    if told is not None:
-        return _language_model(path, told)
+    config = _config(path)
+    if config is not None:
+        return _language_model(path, config)
     from eattn.timeseries import EAClassifier, EAForecaster
 
     if store.kind_of(path) == "classifier":
@@ -30,8 +30,8 @@ def load(folder: store.Folder) -> Any:
     return EAForecaster.load(path, dtype="float32")
 
 
-def facts_of(source: Any) -> Facts:
-    """By `kind`, for estimators and language models as `load` gives them."""
+def describe(source: Any) -> Metadata:
+    """Return the metadata of an estimator or a language model, with its `kind`."""
     inner = getattr(source, "model_", None)
     if isinstance(inner, SequenceClassifier):
         return {"kind": "classifier", **_classifier(source)}
@@ -40,13 +40,13 @@ def facts_of(source: Any) -> Facts:
     if isinstance(source, nn.Module) and hasattr(source, "lm_head"):
         return {"kind": "language model", **_language(source)}
     raise TypeError(
-        "model must be a folder, a fitted estimator or an EAForCausalLM to be exported with all"
-        f" that belongs to it, got {type(source).__name__}: `sequence` and `step` take its graphs"
+        "model must be a folder, a fitted estimator or an EAForCausalLM, got"
+        f" {type(source).__name__}; use export.sequence and export.step for its graphs alone"
     )
 
 
 def write_tokenizer(model: Any, folder: Path) -> None:
-    """That of a language model, and the bytes its tokens spell, a character for each."""
+    """Write the tokenizer of a language model, and the bytes of its tokens, one character each."""
     from eattn.lm.tokenizer import spelling
 
     tokenizer = _tokenizer(model)
@@ -57,12 +57,12 @@ def write_tokenizer(model: Any, folder: Path) -> None:
         (folder / SPELLING).write_text(text + "\n", encoding="utf-8")
 
 
-def _classifier(fitted: Any) -> Facts:
+def _classifier(fitted: Any) -> Metadata:
     scaling = fitted.scaling_
     return {
         "mixer": fitted.model_.config.mixer,
         "classes": fitted.classes_.tolist(),
-        "channels": len(scaling.mean),  # of a series; x has as many again with `flags`
+        "channels": len(scaling.mean),  # of a series; twice as many in x with `flags`
         "mean": scaling.mean.tolist(),
         "std": scaling.std.tolist(),
         "limit": arrays.LIMIT,
@@ -71,9 +71,9 @@ def _classifier(fitted: Any) -> Facts:
     }
 
 
-def _forecaster(fitted: Any) -> Facts:
+def _forecaster(fitted: Any) -> Metadata:
     reader, tracks = fitted.reader_, list(fitted.tracks_.values())
-    values = reader.window or min(TRIED, reader.context or TRIED)
+    values = reader.window or min(EXAMPLE_VALUES, reader.context or EXAMPLE_VALUES)
     after = tracks[0].step.after(tracks[0].time, values + fitted.horizon)
     return {
         "mixer": fitted.model_.config.mixer,
@@ -93,16 +93,16 @@ def _forecaster(fitted: Any) -> Facts:
             for track in tracks
         ],
         "quantiles": list(fitted.levels_),
-        "offsets": fitted.offsets_.tolist(),  # of each quantile at each step, in deviations
+        "offsets": fitted.offsets_.tolist(),  # per quantile and step, in standard deviations
         "example": {"values": values, "times": list(after)},
     }
 
 
-def _language(model: Any) -> Facts:
+def _language(model: Any) -> Metadata:
     config, tokenizer = model.config, _tokenizer(model)
     prompt = [] if tokenizer is None else tokenizer(PROMPT)["input_ids"]
-    prompt, longest = prompt or [_some_token(config)], config.max_position_embeddings
-    room = TOKENS if longest is None else longest - len(prompt) + 1  # the last is not read
+    prompt, longest = prompt or [config.bos_token_id or 0], config.max_position_embeddings
+    room = TOKENS if longest is None else longest - len(prompt) + 1  # the last token is not read
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     return {
         "mixer": config.mixer,
@@ -117,7 +117,7 @@ def _language(model: Any) -> Facts:
 
 
 def _tokenizer(model: Any) -> Any:
-    """The one beside the weights of a language model that was loaded, if there is one."""
+    """Return the tokenizer in the folder a language model was loaded from; None without one."""
     from eattn.lm.checkpoint_dir import load_tokenizer
 
     folder = model.name_or_path
@@ -126,35 +126,23 @@ def _tokenizer(model: Any) -> Any:
     return load_tokenizer(Path(folder), model)
 
 
-def _some_token(config: Any) -> int:
-    """One to begin with: that of beginnings, or the first that means nothing special."""
-    if config.bos_token_id is not None:
-        return int(config.bos_token_id)
-    special = (config.pad_token_id, config.eos_token_id)
-    return next((token for token in range(config.vocab_size) if token not in special), 0)
-
-
-def _config(folder: Path) -> Facts | None:
-    """The configuration of a model of transformers; None if it is none, or cannot be read."""
+def _config(folder: Path) -> Metadata | None:
+    """Return the configuration of a transformers model; None if the folder holds none."""
     try:
-        told = json.loads((folder / CONFIG).read_bytes())
+        config = json.loads((folder / CONFIG).read_bytes())
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) and "model_type" in told else None
+    return config if isinstance(config, dict) and "model_type" in config else None
 
 
-def _language_model(folder: Path, told: Facts) -> Any:
+def _language_model(folder: Path, config: Metadata) -> Any:
     from eattn.hf import EAConfig
     from eattn.lm.checkpoint_dir import load_model
 
-    kind = (told.get("architectures") or [LANGUAGE])[0]
-    if told["model_type"] != EAConfig.model_type or kind != LANGUAGE:
+    kind, names = config["model_type"], config.get("architectures")
+    if kind != EAConfig.model_type or names not in (None, [LANGUAGE]):
         raise store.ModelError(
-            f"{folder} holds a model of type {told['model_type']!r}, {kind}: of language models"
-            f" {LANGUAGE} of eattn can be exported"
+            f"{folder} holds a model of type {kind!r} and architectures {names}; the language"
+            f" model that can be exported is eattn's {LANGUAGE}"
         )
-    try:
-        return load_model(folder)
-    except (OSError, RuntimeError, TypeError) as error:  # it names no folder of its own accord
-        reason = str(error).strip().partition("\n")[0]
-        raise store.ModelError(f"{folder} holds no model that can be read: {reason}") from error
+    return load_model(folder)

@@ -57,7 +57,7 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
 
 
 class EACache(Cache):
-    """States of every block, how many columns were read, and how many tokens of each row were real.
+    """States of every block, the number of columns read, and of valid tokens in each row.
 
     With a series its size in bytes, `nbytes`, does not depend on how many tokens there were.
 
@@ -71,7 +71,7 @@ class EACache(Cache):
     def __init__(self, num_layers: int) -> None:
         super().__init__(layers=[EACacheLayer() for _ in range(num_layers)])
         self.seen = 0
-        self.real: Tensor | None = None  # [B]: the position of the next token
+        self.lengths: Tensor | None = None  # [B]: valid tokens so far, the position of the next
 
     @property
     def nbytes(self) -> int:
@@ -80,14 +80,14 @@ class EACache(Cache):
 
     @property
     def batch_size(self) -> int:
-        return -1 if self.real is None else len(self.real)
+        return -1 if self.lengths is None else len(self.lengths)
 
     def advance(self, key_mask: Tensor | None, x: Tensor) -> None:
         """Count the columns of x [B, L, D], of which key_mask [B, L] says which are tokens."""
         B, L = x.shape[:2]
-        if self.real is None:
-            self.real = torch.zeros(B, dtype=torch.long, device=x.device)
-        self.real = self.real + (L if key_mask is None else key_mask.sum(1))
+        if self.lengths is None:
+            self.lengths = torch.zeros(B, dtype=torch.long, device=x.device)
+        self.lengths = self.lengths + (L if key_mask is None else key_mask.sum(1))
         self.seen += L
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -98,19 +98,19 @@ class EACache(Cache):
 
     def reset(self) -> None:
         super().reset()
-        self.seen, self.real = 0, None
+        self.seen, self.lengths = 0, None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Rows `beam_idx` of the batch, repeated or reordered as beam search needs."""
         super().reorder_cache(beam_idx)
-        if self.real is not None:
-            self.real = self.real.index_select(0, beam_idx)
+        if self.lengths is not None:
+            self.lengths = self.lengths.index_select(0, beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
         self.reorder_cache(rows)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        if self.real is not None:
-            rows = torch.arange(len(self.real), device=self.real.device)
+        if self.lengths is not None:
+            rows = torch.arange(len(self.lengths), device=self.lengths.device)
             self.reorder_cache(rows.repeat_interleave(repeats))

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedConfig
 
+from eattn._checks import check_size
 from eattn.nn import TransformerConfig
 
 HEADS = 12  # of the mixers that have heads, or the next smaller number that divides hidden_size
@@ -48,7 +49,7 @@ class EAConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers"):
-            _check_size(name, getattr(self, name))
+            check_size(name, getattr(self, name))
         if self.num_attention_heads is None:
             self.num_attention_heads = _divisor(self.hidden_size)
         if self.intermediate_size is None:
@@ -88,10 +89,3 @@ class EAConfig(PreTrainedConfig):
 
 def _divisor(hidden_size: int) -> int:
     return next(heads for heads in range(HEADS, 0, -1) if hidden_size % heads == 0)
-
-
-def _check_size(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")

@@ -58,9 +58,9 @@ def check_cache(cache: Any, layers: int, rows: int) -> EACache:
         raise ValueError(
             f"past_key_values must have a layer for each of {layers}, got {len(cache.layers)}"
         )
-    if cache.real is not None and cache.real.shape[0] != rows:
+    if cache.lengths is not None and cache.lengths.shape[0] != rows:
         raise ValueError(
-            f"past_key_values holds {len(cache.real)} rows, and these inputs have {rows};"
+            f"past_key_values holds {len(cache.lengths)} rows, and these inputs have {rows};"
             " batch_repeat_interleave or batch_select_indices makes them fit"
         )
     return cache
@@ -104,4 +104,6 @@ def positions_of(
         position = begun + torch.arange(L, device=x.device).unsqueeze(0)
     else:
         position = (key_mask.cumsum(1) - 1).clamp(min=0)
-    return position if cache is None or cache.real is None else position + cache.real.unsqueeze(1)
+    if cache is None or cache.lengths is None:
+        return position
+    return position + cache.lengths.unsqueeze(1)

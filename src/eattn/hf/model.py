@@ -171,11 +171,16 @@ class EAModel(EAPreTrainedModel):
         cu_seqlens: Tensor | None,
     ) -> Prepared:
         if current_shard() is not None:
-            use_cache = self._check_sharding(attention_mask, past_key_values)
+            if attention_mask is not None or past_key_values is not None:
+                raise ValueError(
+                    "attention_mask and past_key_values cannot be used inside sequence_parallel:"
+                    " pack sequences with cu_seqlens"
+                )
+            use_cache = False
         cache = self._cache(past_key_values, use_cache, x)
         key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
-            raise ValueError("cu_seqlens goes without attention_mask and past_key_values")
+            raise ValueError("cu_seqlens cannot be combined with attention_mask or past_key_values")
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
             cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache
@@ -218,17 +223,6 @@ class EAModel(EAPreTrainedModel):
                 f" got shape {tuple(inputs_embeds.shape)}"
             )
         return inputs_embeds
-
-    def _check_sharding(
-        self, attention_mask: Tensor | None, past_key_values: EACache | None
-    ) -> bool:
-        """Return False: a shard keeps no cache."""
-        if attention_mask is not None or past_key_values is not None:
-            raise ValueError(
-                "attention_mask and past_key_values cannot be used inside sequence_parallel:"
-                " pack sequences with cu_seqlens"
-            )
-        return False
 
     def _cache(self, given: EACache | None, use_cache: bool | None, x: Tensor) -> EACache | None:
         if use_cache is None:

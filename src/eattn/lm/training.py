@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from transformers import PreTrainedTokenizerFast
 from eattn._checks import check_size
 from eattn.data.text import Text
 from eattn.distributed import Shard
-from eattn.distributed.exchange import total
 from eattn.hf import EAConfig, EAForCausalLM
 from eattn.lm.dataset import Batch, PackedDataset
 from eattn.lm.tokenizer import BYTES, byte_tokenizer, encode, spelling, train_bpe
@@ -245,7 +245,9 @@ def bits_per_byte(
             context = part.active()
         with context:
             spent = _nats(model, move(batch, device))
-        nats += float(spent if whole is None else total(spent, whole.group))
+        if whole is not None:
+            dist.all_reduce(spent, group=whole.group)
+        nats += float(spent)
     return nats / math.log(2) / count if count else math.nan
 
 

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eattn._checks import check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
     in_patches,
-    last_real,
+    last_valid,
     to_front,
 )
-from eattn.nn.base import check_size
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder
@@ -113,7 +113,7 @@ class SequenceClassifier(nn.Module):
     def _pool(self, y: Tensor, key_mask: Tensor | None) -> Tensor:
         """[B, L, D] -> [B, D], or [B, places * D] when flattened; 0 for a row without tokens."""
         if self.pooling == "last":
-            return self.dropout(last_real(y, key_mask))
+            return self.dropout(last_valid(y, key_mask))
         if self.pooling == "flatten":
             y = self.dropout(F.gelu(y))
         hidden = None if key_mask is None else ~key_mask.unsqueeze(-1)

@@ -1,41 +1,36 @@
 """The next value of a series, again and again, from a state of constant size (Table 4)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import (
     SeriesEmbedding,
     from_front,
-    last_real,
+    last_valid,
     to_front,
 )
-from eattn.nn.base import check_bool, check_size
 from eattn.nn.block import TransformerConfig, configure
+from eattn.nn.decoding_state import Rows, register_state
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 
 
-class ForecasterState(NamedTuple):
-    """All that a forecaster remembers of the values so far, and what it expects next."""
+@dataclass(frozen=True, eq=False)
+class ForecasterState(Rows):
+    """Everything a forecaster keeps of the values so far, and the value it expects next."""
 
     encoder: EncoderState
-    seen: Tensor  # [B] how many values each row has seen
+    seen: Tensor  # [B] number of values each row has seen
     last: Tensor  # [B, C] the last of them
     expected: Tensor  # [B, C] the value after it
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held for the values so far."""
-        own = sum(x.numel() * x.element_size() for x in self[1:])
-        return self.encoder.nbytes + own
 
-    def select(self, index: Tensor) -> "ForecasterState":
-        """Rows `index` of the batch, repeated or reordered."""
-        own = (x.index_select(0, index) for x in self[1:])
-        return ForecasterState(self.encoder.select(index), *own)
+register_state(ForecasterState)
 
 
 class Forecaster(nn.Module):
@@ -50,7 +45,7 @@ class Forecaster(nn.Module):
     rest; a forecaster is causal whatever the config says.
 
     A masked token is no token: a row gives what it gives without it, and its forecast starts after
-    its last real one. Only aft, which knows places, forecasts rows of unequal length one at a time.
+    its last valid one. Only aft, which learns positions, needs rows of equal length.
 
     >>> model = Forecaster(channels=1, dim=32, depth=2, mixer="ea-6")
     >>> model.rollout(torch.randn(4, 100, 1), horizon=12).shape
@@ -100,7 +95,7 @@ class Forecaster(nn.Module):
     ) -> Any:
         """x [B, L, C] -> what is expected after each value [B, L, C], or with the state after x.
 
-        calendar [B, L, F] are the times of x, key_mask [B, L] its real values (0 comes out for the
+        calendar [B, L, F] are the times of x, key_mask [B, L] its valid values (0 comes out for the
         others), `state` what was before.
         """
         check_not_sharded("Forecaster")
@@ -260,7 +255,7 @@ class Forecaster(nn.Module):
             return
         if not state.seen.all():
             row = int(state.seen.argmin())
-            raise ValueError(f"x must have a real value in every row, got none in row {row}")
+            raise ValueError(f"x must have a valid value in every row, got none in row {row}")
         places = self.embed.positions
         longest = int(state.seen.max()) + steps
         if places is not None and longest > places.max_len:
@@ -295,7 +290,7 @@ def _advance(
 ) -> ForecasterState:
     """The state after a pass over x that expected y; a row without real values keeps its own."""
     seen = y.new_full(y.shape[:1], y.shape[1], dtype=torch.int64)
-    last, expected = last_real(x, key_mask), last_real(y, key_mask)
+    last, expected = last_valid(x, key_mask), last_valid(y, key_mask)
     if key_mask is not None:
         seen = key_mask.sum(1)
         if before is not None:
@@ -303,6 +298,3 @@ def _advance(
             last = torch.where(new, last, before.last)
             expected = torch.where(new, expected, before.expected)
     return ForecasterState(encoder, seen if before is None else before.seen + seen, last, expected)
-
-
-torch.serialization.add_safe_globals([ForecasterState])

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.nn.base import check_bool, places, real
+from eattn._checks import check_bool
+from eattn.nn.base import front_positions, zero_masked
 from eattn.nn.block import TransformerConfig
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, TokenEmbedding
 from eattn.ops.checks import check_mask
@@ -113,12 +114,12 @@ def to_front(
     So neighbours and places are as without padding, wherever it was. key_mask [B, L] becomes the
     mask that then holds.
     """
-    place, count = places(key_mask)
+    place, count = front_positions(key_mask)
     front = torch.arange(key_mask.shape[1], device=key_mask.device) < count
 
     def move(series: Tensor) -> Tensor:
         there = place.unsqueeze(-1).expand_as(series)
-        return real(torch.zeros_like(series).scatter(1, there, series), front)
+        return zero_masked(torch.zeros_like(series).scatter(1, there, series), front)
 
     return front, move(x), None if calendar is None else move(calendar)
 
@@ -126,7 +127,7 @@ def to_front(
 def from_front(key_mask: Tensor, y: Tensor) -> Tensor:
     """The tokens y [B, L, D] moved back to where `to_front` took them from; 0 where masked."""
     place = (key_mask.cumsum(1) - 1).clamp(min=0)
-    return real(_take(y, place), key_mask)
+    return zero_masked(_take(y, place), key_mask)
 
 
 def in_patches(
@@ -148,8 +149,8 @@ def in_patches(
     )
 
 
-def last_real(y: Tensor, key_mask: Tensor | None) -> Tensor:
-    """y [B, L, D] at the last real token of each row -> [B, D]; 0 where there is none."""
+def last_valid(y: Tensor, key_mask: Tensor | None) -> Tensor:
+    """y [B, L, D] at the last valid token of each row -> [B, D]; 0 where there is none."""
     if key_mask is None:
         return y[:, -1]
     place = torch.arange(key_mask.shape[1], device=key_mask.device)

@@ -7,8 +7,8 @@ from eattn.nn.conv import Convolved, ShortConv
 from eattn.nn.decoding_state import DecodingState
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
 from eattn.nn.encoder import EncoderState, TransformerEncoder
-from eattn.nn.multihead_adapter import MultiheadStandIn, replace_attention
-from eattn.nn.qk_range import Placement
+from eattn.nn.multihead_adapter import MultiheadAdapter, replace_attention
+from eattn.nn.qk_range import QKRange
 from eattn.nn.registry import MIXERS, check_mixer, make_mixer
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "EncoderState",
     "LearnedPositions",
     "Mixer",
-    "MultiheadStandIn",
-    "Placement",
+    "MultiheadAdapter",
+    "QKRange",
     "ShortConv",
     "TransformerBlock",
     "TransformerConfig",

@@ -1,11 +1,12 @@
-"""The attention-free transformer, full form: a learnt bias for every pair of positions (Eq. 19)."""
+"""The attention-free transformer, full form: a learned bias per pair of positions (Eq. 19)."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eattn.nn.base import Mixer, check_size, projection
+from eattn._checks import check_size
+from eattn.nn.base import Mixer, projection
 from eattn.nn.decoding_state import KVCache, check_cache
 from eattn.ops import baselines
 
@@ -13,7 +14,7 @@ from eattn.ops import baselines
 class AFT(Mixer):
     """y_i = out(sigmoid(q_i) sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij)) in O(LLD) (Eq. 19).
 
-    Eq. 19 leaves out the gate sigmoid(q) that AFT's authors have. w is learnt for `max_len`
+    Eq. 19 leaves out the gate sigmoid(q) that AFT's authors have. w is learned for `max_len`
     positions, so nothing longer can be read, and padding takes up positions too. Decoding keeps all
     keys and values.
     """
@@ -34,7 +35,7 @@ class AFT(Mixer):
         stop = start + x.shape[1]
         if stop > self.max_len:
             raise ValueError(
-                f"aft has learnt biases for max_len = {self.max_len} positions, got {stop} tokens;"
+                f"aft has learned biases for max_len = {self.max_len} positions, got {stop} tokens;"
                 " make it with a larger max_len"
             )
         if keep or state is not None:

@@ -8,20 +8,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn import distributed
+from eattn._checks import check_bool
 from eattn.distributed.context import check_not_sharded, current_shard
-from eattn.nn.base import Mixer, check_bool, check_tokens, projection, real
+from eattn.nn.base import Mixer, check_tokens, projection, zero_masked
 from eattn.nn.decoding_state import KVCache, check_cache
-from eattn.nn.qk_range import SPREAD, Center, Placement
+from eattn.nn.qk_range import SPREAD, Center, QKRange
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.exact import ea_after
-from eattn.ops.expansion import chosen
+from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 
 def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
-    """Have every layer of element-wise attention in `model` use another expansion, with the weights
-    as they are; None is exact EA. Returns how many layers there are.
+    """Give every layer of element-wise attention in `model` another expansion, in place.
 
+    The weights stay as they are.
+
+    Parameters
+    ----------
+    model : nn.Module
+    expansion : Taylor or Quadrature, optional
+        New expansion; None is exact EA.
+
+    Returns
+    -------
+    count : int
+        Number of layers changed.
+
+    Examples
+    --------
     >>> from eattn import Quadrature
     >>> layer = ElementwiseAttention(8, order=None)
     >>> set_expansion(layer, Quadrature(25)), layer.expansion
@@ -29,20 +44,34 @@ def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
     """
     layers = [m for m in model.modules() if isinstance(m, ElementwiseAttention)]
     for layer in layers:
-        layer.expansion = None if expansion is None else chosen(6, expansion)
+        layer.expansion = None if expansion is None else resolve_expansion(expansion=expansion)
     return len(layers)
 
 
 class ElementwiseAttention(Mixer):
     """y = out(EA-series(q, k, v)) with q, k, v projected from x, in O(NLD) (Eq. 5; causal: Eq. 6).
 
-    `order` is the highest power of the series, even; None is exact EA (Eq. 2). `expansion`, if
-    there is one, takes its place: `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
-    All share their parameters: a state dict of one loads into another. Decoding with a series keeps
-    an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
+    All expansions share their parameters: a state dict of one loads into another. Decoding with a
+    series keeps an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
 
-    `qk_norm`, `bandwidth` and `center` keep q and k where an expansion is good: see `Placement`.
+    Parameters
+    ----------
+    dim : int
+        Channels D of a token.
+    order : int or None, default 6
+        Highest power of the series, even; None is exact EA (Eq. 2). Cannot be combined with
+        `expansion`.
+    expansion : Taylor or Quadrature, optional
+        `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
+    causal : bool, default False
+        A token sees only those before it and itself, and so can be decoded.
+    bias : bool, default True
+        Biases in the projections.
+    qk_norm, bandwidth, center
+        Keep q and k where an expansion is accurate: see `QKRange`.
 
+    Examples
+    --------
     >>> layer = ElementwiseAttention(64, causal=True)
     >>> x = torch.randn(2, 100, 64)
     >>> y, state = layer(x[:, :99], return_state=True)
@@ -55,7 +84,7 @@ class ElementwiseAttention(Mixer):
         self,
         dim: int,
         *,
-        order: int | None = 6,
+        order: int | None = DEFAULT_ORDER,
         expansion: Expansion | None = None,
         causal: bool = False,
         bias: bool = True,
@@ -65,111 +94,16 @@ class ElementwiseAttention(Mixer):
     ) -> None:
         super().__init__(dim, causal=causal)
         exact = order is None and expansion is None
-        self.expansion = None if exact else chosen(6 if order is None else order, expansion)
+        self.expansion = None if exact else resolve_expansion(order, expansion)
         # One product for q, k and v: as fast as three for long inputs, faster for short ones.
         self.in_proj = projection(dim, 3, bias=check_bool("bias", bias))
         self.out_proj = projection(dim, 1, bias=bias)
         with torch.no_grad():
             self.in_proj.weight[: 2 * dim] *= SPREAD
-        self.placement = None
+        self.placement = None  # saved models know its parameters under this name
         if qk_norm or bandwidth or center is not None:
             options: Any = dict(qk_norm=qk_norm, bandwidth=bandwidth, center=center)
-            self.placement = Placement(dim, **options, causal=causal)
-
-    def forward(
-        self,
-        x: Tensor,
-        key_mask: Tensor | None = None,
-        *,
-        context: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-        state: Any = None,
-        return_state: bool = False,
-    ) -> Any:
-        """y [B, L, D], or (y, state) with `return_state`.
-
-        Keys and values come from `context` [B, Lk, D] if there is one (cross-attention, never
-        causal), else from x. `key_mask` [B, Lk] is True for real ones; nothing is read behind it.
-        `cu_seqlens` [n + 1] are offsets of sequences packed along L, with B = 1. `state` holds keys
-        and values seen before.
-        """
-        x, context = self._check_inputs(x, context, key_mask)
-        if state is not None or return_state:
-            self._check_keeps("state" if state is not None else "return_state")
-        q, k, v = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
-        if current_shard() is not None:
-            y, state = self._sharded((q, k, v), key_mask, cu_seqlens, state, return_state)
-        elif self.expansion is None:
-            y, state = self._exact(q, k, v, key_mask, cu_seqlens, state, return_state)
-        else:
-            y, state = ea_series(
-                q,
-                k,
-                v,
-                expansion=self.expansion,
-                causal=self.causal,
-                key_mask=key_mask,
-                cu_seqlens=cu_seqlens,
-                state=state,
-                return_state=True,
-            )
-        y = self.out_proj(y)
-        return (y, state) if return_state else y
-
-    def _check_inputs(
-        self, x: Tensor, context: Tensor | None, key_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        if context is None:
-            return self._check(x, key_mask), None
-        return self._check(x, None), self._check_context(context, key_mask, x.shape[0])
-
-    def _check_sharding(self) -> None:
-        if self.expansion is None:
-            check_not_sharded("exact EA")
-        if self.placement is not None and self.placement.center is not None:
-            check_not_sharded("EA with a centre (no rank knows the mean of all keys)")
-
-    @torch.compiler.disable
-    def _sharded(
-        self,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        key_mask: Tensor | None,
-        cu_seqlens: Tensor | None,
-        state: Any,
-        return_state: bool,
-    ) -> tuple[Tensor, Any]:
-        """Attend to the tokens of all ranks of the current `sequence_parallel`."""
-        shard = current_shard()
-        assert shard is not None
-        found = distributed.ea_series(
-            *qkv,
-            expansion=self.expansion,
-            causal=self.causal,
-            key_mask=key_mask,
-            cu_seqlens=cu_seqlens,
-            continues=shard.before > 0,
-            state=state,
-            return_state=return_state,
-            group=shard.group,
-            check=shard.check,
-        )
-        return found if return_state else (found, None)
-
-    def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        self._check_step(x_t)
-        if self.expansion is None:
-            y, state = self.forward(x_t.unsqueeze(1), state=state, return_state=True)
-            return y.squeeze(1), state
-        q, k, v = (x.squeeze(1) for x in self.qkv(x_t.unsqueeze(1)))
-        if state is not None:
-            check_state(state, q.shape[0], q, self.expansion)
-        else:
-            wide = torch.promote_types(q.dtype, torch.float32)
-            like: Any = dict(device=q.device, dtype=wide)
-            state = State.zeros(q.shape[0], self.dim, expansion=self.expansion, **like)
-        y, state = ea_series_step(q, k, v, state, expansion=self.expansion)
-        return self.out_proj(y), state
+            self.placement = QKRange(dim, **options, causal=causal)
 
     def qkv(
         self,
@@ -179,17 +113,11 @@ class ElementwiseAttention(Mixer):
         context: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What the operator is given for x."""
+        """Return the inputs of the operator for x: q [B, L, D], k and v [B, Lk, D]."""
         q, k, v = self._project(x, context)
         if self.placement is not None:
             q, k = self.placement(q, k, key_mask, cu_seqlens)
         return q, k, v
-
-    def _check_keeps(self, what: str) -> None:
-        if self.placement is not None and self.placement.center == "mean":
-            raise ValueError(
-                f"{what} goes without center='mean': the keys of a state have another centre"
-            )
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if context is None:
@@ -202,6 +130,75 @@ class ElementwiseAttention(Mixer):
         q, k, v = (F.linear(*of) for of in zip(sources, weights, biases, strict=True))
         return q, k, v
 
+    def _mix(
+        self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
+    ) -> tuple[Tensor, Any]:
+        return self._attend(self.qkv(x, key_mask), key_mask, None, state, keep)
+
+    def _packed(
+        self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor, state: Any, *, keep: bool
+    ) -> tuple[Tensor, Any]:
+        qkv = self.qkv(x, key_mask, cu_seqlens=cu_seqlens)
+        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+
+    def _cross(
+        self,
+        x: Tensor,
+        context: Tensor,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        state: Any,
+        *,
+        keep: bool,
+    ) -> tuple[Tensor, Any]:
+        check_tokens("context", context, "[B, Lk, D]", self.dim)
+        if len(context) != len(x):
+            raise ValueError(f"context must have the B = {len(x)} rows of x, got {len(context)}")
+        if self.causal:
+            raise ValueError("context needs causal=False: its tokens are not ordered among x's")
+        if key_mask is not None:
+            check_mask(key_mask, context)
+            context = zero_masked(context, key_mask)
+        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
+        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+
+    def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if self.expansion is None:
+            return super()._step(x_t, state)
+        q, k, v = (x.squeeze(1) for x in self.qkv(x_t.unsqueeze(1)))
+        if state is None:
+            wide = torch.promote_types(q.dtype, torch.float32)
+            like: Any = dict(device=q.device, dtype=wide)
+            state = State.zeros(q.shape[0], self.dim, expansion=self.expansion, **like)
+        else:
+            check_state(state, q.shape[0], q, self.expansion)
+        y, state = ea_series_step(q, k, v, state)
+        return self.out_proj(y), state
+
+    def _attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+        state: Any,
+        keep: bool,
+    ) -> tuple[Tensor, Any]:
+        if self.expansion is None:
+            y, state = self._exact(*qkv, key_mask, cu_seqlens, state, keep)
+            return self.out_proj(y), state
+        options: dict[str, Any] = dict(
+            expansion=self.expansion,
+            causal=self.causal,
+            key_mask=key_mask,
+            cu_seqlens=cu_seqlens,
+            state=state,
+            return_state=keep,
+        )
+        attend = ea_series if current_shard() is None else _attend_sharded
+        found = attend(*qkv, **options)
+        y, state = found if keep else (found, None)
+        return self.out_proj(y), state
+
     def _exact(
         self,
         q: Tensor,
@@ -210,16 +207,17 @@ class ElementwiseAttention(Mixer):
         key_mask: Tensor | None,
         cu_seqlens: Tensor | None,
         state: KVCache | None,
-        return_state: bool,
+        keep: bool,
     ) -> tuple[Tensor, KVCache | None]:
-        """Exact EA has no sums to carry: a state is all keys and values so far."""
+        """Compute exact EA, which has no sums to carry: a state holds all keys and values."""
         if cu_seqlens is not None:
-            if state is not None or return_state:
-                raise ValueError("cu_seqlens goes without state and return_state of exact EA")
+            if state is not None or keep:
+                raise ValueError(
+                    "cu_seqlens cannot be combined with state or return_state for exact EA"
+                )
             return self._exact_packed(q, k, v, key_mask, cu_seqlens), None
-        if state is None and not return_state:
+        if state is None and not keep:
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
-        self._check_decodes("state" if state is not None else "return_state")
         k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
         cache = KVCache.empty(k, v, max_len=None) if state is None else check_cache(state, k)
         cache = cache.append(k, v, key_mask)
@@ -237,18 +235,31 @@ class ElementwiseAttention(Mixer):
             parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
         return torch.cat(parts, 1)
 
-    def _check_context(self, context: Tensor, key_mask: Tensor | None, rows: int) -> Tensor:
-        check_tokens("context", context, "[B, Lk, D]", self.dim)
-        if len(context) != rows:
-            raise ValueError(f"context must have the B = {rows} rows of x, got {len(context)}")
-        if self.causal:
+    def _check_sharding(self) -> None:
+        if self.expansion is None:
+            check_not_sharded("exact EA")
+        if self.placement is not None and self.placement.center is not None:
+            check_not_sharded("EA with a center (no rank knows the mean of all keys)")
+
+    def _check_keeps(self, what: str) -> None:
+        if self.placement is not None and self.placement.center == "mean":
             raise ValueError(
-                "context needs causal=False: its tokens have no place among those of x"
+                f"{what} cannot be combined with center='mean': the keys of a state have another"
+                " center"
             )
-        if key_mask is None:
-            return context
-        check_mask(key_mask, context)
-        return real(context, key_mask)
+        if self.expansion is None:
+            self._check_decodes(what)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, expansion={self.expansion!r}, causal={self.causal}"
+
+
+@torch.compiler.disable
+def _attend_sharded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """Attend to the tokens of all ranks of the current `sequence_parallel`."""
+    shard = current_shard()
+    assert shard is not None
+    continues = shard.before > 0
+    return distributed.ea_series(
+        q, k, v, **options, continues=continues, group=shard.group, check=shard.check
+    )

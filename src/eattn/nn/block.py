@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from eattn.nn.base import check_bool, check_size, check_tokens, real
+from eattn._checks import check_bool, check_number, check_size
+from eattn.nn.base import check_input, check_tokens
 from eattn.nn.registry import check_mixer, make_mixer
-from eattn.ops.checks import check_mask
 
 Config = TypeVar("Config", bound="TransformerConfig")
 
@@ -45,12 +45,8 @@ class TransformerConfig:
         check_bool("causal", self.causal)
         if self.norm not in ("post", "pre"):
             raise ValueError(f"norm must be 'post' or 'pre', got {self.norm!r}")
-        _check_number("dropout", self.dropout)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        _check_number("eps", self.eps)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must be above 0 and below 1, got {self.eps}")
+        check_number("dropout", self.dropout, least=0, below=1)
+        check_number("eps", self.eps, above=0, below=1)
 
     @property
     def ffn_dim(self) -> int:
@@ -123,16 +119,14 @@ class TransformerBlock(nn.Module):
 
         A masked token is never read, and what comes out in its place is finite.
         """
-        check_tokens("x", x, "[B, L, D]", self.config.dim)
-        if key_mask is not None:
-            check_mask(key_mask, x)
-            x = real(x, key_mask)  # the residual would carry a NaN on, past the mixer
+        x = check_input(x, key_mask, self.config.dim)  # a masked NaN would reach the residual
         y = self.mixer(
             self._before(x),
             key_mask=key_mask,
             cu_seqlens=cu_seqlens,
             state=state,
             return_state=return_state,
+            _checked=True,
         )
         if not return_state:
             return self._after(x, y)
@@ -164,11 +158,6 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
         if name not in known:
             raise TypeError(f"unknown option {name!r}; a TransformerConfig has {', '.join(known)}")
     return replace(config, **changes)
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eattn._checks import check_size
 from eattn.distributed.context import current_shard
 from eattn.distributed.exchange import halo
-from eattn.nn.base import Mixer, check_size, places, tokens_before
+from eattn.nn.base import Mixer, front_positions, tokens_before
 from eattn.nn.decoding_state import ConvState, check_shape
 from eattn.ops.checks import check_cu_seqlens
 
@@ -60,7 +61,7 @@ class ShortConv(nn.Module):
 
     def _together(self, x: Tensor, key_mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x after `last`, real tokens first; where each of x is there; how many are real [B, 1]."""
-        place, count = places(key_mask)
+        place, count = front_positions(key_mask)
         there = place.unsqueeze(-1).expand_as(x)
         window = torch.cat([last.to(x.dtype), torch.zeros_like(x).scatter(1, there, x)], 1)
         return window, there, count
@@ -117,7 +118,7 @@ class Convolved(Mixer):
     >>> mixer = make_mixer("ea-6", 8, causal=True, short_conv=4)
     >>> y, state = mixer(torch.randn(2, 5, 8), return_state=True)
     >>> y_t, state = mixer.step(torch.randn(2, 8), state)
-    >>> state.last.shape
+    >>> state.conv.shape
     torch.Size([2, 3, 8])
     """
 
@@ -126,37 +127,38 @@ class Convolved(Mixer):
         self.conv = ShortConv(mixer.dim, width=check_size("short_conv", width))
         self.mixer = mixer
 
-    def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, ConvState]:
-        """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        self._check_step(x_t)
-        last, after = self._parts(x_t, state)
+    def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, ConvState]:
+        last, after = self._split(x_t, state)
         u, last = self.conv(x_t.unsqueeze(1), None, last)
-        y, after = self.mixer.step(u.squeeze(1), after)
+        y, after = self.mixer._step(u.squeeze(1), after)
         return y, ConvState(last, after)
 
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        last, after = self._parts(x, state)
+        last, after = self._split(x, state)
         u, last = self.conv(x, key_mask, last)
-        y = self.mixer(u, key_mask, state=after, return_state=keep)
+        y = self.mixer(u, key_mask, state=after, return_state=keep, _checked=True)
         if not keep:
             return y, None
         y, after = y
         return y, ConvState(last, after)
 
-    def _packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def _packed(
+        self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor, state: Any, *, keep: bool
+    ) -> tuple[Tensor, Any]:
+        self._check_packed(key_mask, state, keep)
         check_cu_seqlens(cu_seqlens, x, x)
-        y: Tensor = self.mixer(self.conv.packed(x, cu_seqlens), cu_seqlens=cu_seqlens)
-        return y
+        u = self.conv.packed(x, cu_seqlens)
+        return self.mixer(u, cu_seqlens=cu_seqlens, _checked=True), None
 
     def _check_sharding(self) -> None:
         self.mixer._check_sharding()
 
-    def _parts(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
+    def _split(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
         if state is None:
             return None, None
         if not isinstance(state, ConvState):
             raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
-        check_shape(state.last, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
-        return state.last, state.after
+        check_shape(state.conv, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
+        return state.conv, state.after

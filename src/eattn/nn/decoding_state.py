@@ -1,72 +1,98 @@
-"""What the mixers remember while decoding. Each state tells its `nbytes` and can be reordered."""
+"""Decoding states of the mixers: frozen dataclasses that are pytrees, with rows along axis 0."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from eattn.ops import State
 from eattn.ops.traceable import exporting
 
 SMALLEST = 64  # tokens a growing cache has room for at first
 
 
 class DecodingState(Protocol):
-    """What every state can do, `eattn.State` too."""
+    """The interface of every state, `eattn.State` included."""
 
     @property
     def nbytes(self) -> int:
         """Bytes held for the tokens so far."""
 
     def select(self, index: Tensor) -> Self:
-        """Rows `index` of the batch, repeated or reordered as beam search needs."""
+        """Return rows `index` of the batch, repeated or reordered as beam search needs."""
 
 
-class _Tensors:
-    """A state of tensors [B, ...] whose size does not depend on the tokens seen."""
+class Rows:
+    """Base of states: a pytree whose children are the fields, under their names."""
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in self._tensors())
+        return sum(x.numel() * x.element_size() for x in pytree.tree_leaves(self))
 
     def select(self, index: Tensor) -> Self:
-        return type(self)(*(x.index_select(0, index) for x in self._tensors()))
+        return pytree.tree_map(lambda x: x.index_select(0, index), self)
 
-    def _tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+    def _flatten(self) -> tuple[dict[str, Any], Any]:
+        """Return the children by name, and what else `_unflatten` needs."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}, None  # type: ignore[arg-type]
+
+    @classmethod
+    def _unflatten(cls, children: dict[str, Any], static: Any) -> Self:
+        return cls(**children)
 
 
-@dataclass(frozen=True)
-class Hidden(_Tensors):
-    """The hidden vector of a recurrence, [B, D]."""
+def register_state(cls: type[Rows]) -> None:
+    """Register a state as a pytree, and for `torch.load(weights_only=True)`."""
+
+    def flatten(state: Rows) -> tuple[list[Any], Any]:
+        children, static = state._flatten()
+        return list(children.values()), (tuple(children), static)
+
+    def flatten_with_keys(state: Rows) -> tuple[list[tuple[Any, Any]], Any]:
+        children, static = state._flatten()
+        return [(pytree.MappingKey(n), x) for n, x in children.items()], (tuple(children), static)
+
+    def unflatten(children: Iterable[Any], context: Any) -> Rows:
+        names, static = context
+        return cls._unflatten(dict(zip(names, children, strict=True)), static)
+
+    name = f"eattn.{cls.__name__}"
+    pytree.register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        serialized_type_name=name,
+        flatten_with_keys_fn=flatten_with_keys,
+    )
+    torch.serialization.add_safe_globals([cls])
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden(Rows):
+    """Hidden vector of a recurrence, [B, D]."""
 
     h: Tensor
 
 
-@dataclass(frozen=True)
-class LinearState(_Tensors):
+@dataclass(frozen=True, eq=False)
+class LinearState(Rows):
     """Sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18)."""
 
     s: Tensor
 
 
-class ConvState(NamedTuple):
-    """The last inputs of a short convolution, [B, width - 1, D], and the state of what follows."""
+@dataclass(frozen=True, eq=False)
+class ConvState(Rows):
+    """Last inputs of a short convolution, [B, width - 1, D], and the state of its mixer."""
 
-    last: Tensor
+    conv: Tensor
     after: DecodingState
-
-    @property
-    def nbytes(self) -> int:
-        return self.last.numel() * self.last.element_size() + self.after.nbytes
-
-    def select(self, index: Tensor) -> "ConvState":
-        return ConvState(self.last.index_select(0, index), self.after.select(index))
 
 
 @dataclass(frozen=True, eq=False)
-class KVCache:
+class KVCache(Rows):
     """Keys and values of every token so far: [B, H, length, d], so it grows with each of them.
 
     Appending writes behind `length` into memory that earlier caches share and do not look at; a
@@ -77,13 +103,13 @@ class KVCache:
     keys: Tensor  # [B, H, capacity, d]
     values: Tensor
     length: int
-    mask: Tensor | None  # [B, length], True for real tokens; None: all are
+    mask: Tensor | None  # [B, length], True for valid tokens; None: all are
     max_len: int | None  # room from the start, and the limit; None: grows
     written: list[int]  # how far the shared memory is taken
 
     @classmethod
     def empty(cls, k: Tensor, v: Tensor, *, max_len: int | None) -> "KVCache":
-        """Before the first token, for keys and values like these [B, H, L, d]."""
+        """Make a cache before the first token, for keys and values like these [B, H, L, d]."""
         room = max(k.shape[2], SMALLEST) if max_len is None else max_len
         keys, values = (x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (k, v))
         return cls(keys, values, 0, None, max_len, [0])
@@ -96,18 +122,8 @@ class KVCache:
     def v(self) -> Tensor:
         return self.values[:, :, : self.length]
 
-    @property
-    def nbytes(self) -> int:
-        held = [self.k, self.v] + ([] if self.mask is None else [self.mask])
-        return sum(x.numel() * x.element_size() for x in held)
-
-    def select(self, index: Tensor) -> "KVCache":
-        keys, values = self.keys.index_select(0, index), self.values.index_select(0, index)
-        mask = None if self.mask is None else self.mask.index_select(0, index)
-        return replace(self, keys=keys, values=values, mask=mask, written=[self.length])
-
     def append(self, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> "KVCache":
-        """With the keys and values of further tokens, [B, H, L, d]."""
+        """Return the cache with the keys and values of further tokens, [B, H, L, d]."""
         length = self.length + k.shape[2]
         if self.max_len is not None and length > self.max_len:
             raise ValueError(
@@ -128,7 +144,7 @@ class KVCache:
         return replace(cache, length=length, mask=mask)
 
     def _with_room(self, length: int) -> "KVCache":
-        """This cache if nothing is written behind it and `length` tokens fit, else a copy."""
+        """Return this cache if nothing is written behind it and `length` tokens fit, or a copy."""
         room = self.keys.shape[2]
         # Outside of inference mode its tensors cannot be written to.
         frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
@@ -149,9 +165,25 @@ class KVCache:
             new = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         return torch.cat([earlier, new], 1)
 
+    def _flatten(self) -> tuple[dict[str, Tensor], Any]:
+        """Leave out the room for tokens to come."""
+        mask = {} if self.mask is None else {"mask": self.mask}
+        return {"keys": self.k, "values": self.v} | mask, (self.length, self.max_len)
+
+    @classmethod
+    def _unflatten(cls, children: dict[str, Any], static: Any) -> "KVCache":
+        length, max_len = static
+        if isinstance(children["keys"], Tensor):
+            length = children["keys"].shape[2]
+        return cls(**{"mask": None} | children, length=length, max_len=max_len, written=[length])
+
+
+for _state in (Hidden, LinearState, ConvState, KVCache):
+    register_state(_state)
+
 
 def check_cache(state: object, k: Tensor) -> KVCache:
-    """A cache that keys k [B, H, L, d] can be appended to."""
+    """Return `state` if it is a cache that keys k [B, H, L, d] can be appended to."""
     if not isinstance(state, KVCache):
         raise TypeError(f"state must be a KVCache, got {type(state).__name__}")
     check_shape(state.k, (*k.shape[:2], state.length, k.shape[3]), "[B, H, length, d]")
@@ -159,7 +191,7 @@ def check_cache(state: object, k: Tensor) -> KVCache:
 
 
 def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
-    """That what a state holds fits x and the layer."""
+    """Check that a tensor of a state fits x and the layer."""
     if tuple(held.shape) != want:
         raise ValueError(
             f"state must hold {axes} = {want} for this x and layer, got {tuple(held.shape)}"
@@ -167,30 +199,22 @@ def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
 
 
 def parts(state: Any) -> dict[str, Tensor]:
-    """The tensors of a state by name, for what stores or exports them; `rebuilt` takes them back.
+    """Return the tensors of a state by the names of their fields, to store or export them.
 
+    >>> from eattn import State
     >>> list(parts(ConvState(torch.zeros(2, 3, 8), State.zeros(2, 8))))
     ['conv', 's', 'z', 'shift']
     """
-    if isinstance(state, ConvState):
-        return {"conv": state.last} | parts(state.after)
-    if isinstance(state, KVCache):
-        return {"keys": state.k, "values": state.v}
-    if isinstance(state, State):
-        return state._asdict()
-    return {field.name: getattr(state, field.name) for field in fields(state)}
+    return dict(_named_leaves(state)[0])
 
 
 def rebuilt(like: Any, tensors: dict[str, Tensor]) -> Any:
-    """A state of the same kind that holds these."""
-    if isinstance(like, ConvState):
-        after = {name: x for name, x in tensors.items() if name != "conv"}
-        return ConvState(tensors["conv"], rebuilt(like.after, after))
-    if not isinstance(like, KVCache):
-        return type(like)(**tensors)
-    keys, values = tensors["keys"], tensors["values"]
-    length = keys.shape[2]
-    return replace(like, keys=keys, values=values, length=length, mask=None, written=[length])
+    """Return a state of the same kind that holds the tensors that `parts` returned."""
+    named, spec = _named_leaves(like)
+    return pytree.tree_unflatten([tensors[name] for name, _ in named], spec)
 
 
-torch.serialization.add_safe_globals([ConvState])  # torch.load(weights_only=True) takes it back
+def _named_leaves(state: Any) -> tuple[list[tuple[str, Tensor]], pytree.TreeSpec]:
+    leaves: Any
+    leaves, spec = pytree.tree_flatten_with_path(state)
+    return [(path[-1].key, x) for path, x in leaves], spec

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from eattn.nn.base import check_size, check_tokens, real
+from eattn._checks import check_size
+from eattn.nn.base import check_tokens, zero_masked
 
 KINDS = ("linear", "conv")  # of embedding the values
 STD = 0.02  # of learned positions and times at the start, as in BERT
@@ -32,7 +33,7 @@ class TokenEmbedding(nn.Module):
     """e_i = W x_i + b, or with kind="conv" a convolution of width 3 over time: C -> D channels.
 
     x [B, L, C] -> [B, L, D]. For the convolution a masked token is 0, as is what lies beyond the
-    ends; move the real tokens together first, or it sees the gap.
+    ends; move the valid tokens together first, or it sees the gap.
 
     >>> TokenEmbedding(3, 16, kind="conv")(torch.randn(2, 5, 3)).shape
     torch.Size([2, 5, 16])
@@ -53,7 +54,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if key_mask is not None:
-            x = real(x, key_mask)
+            x = zero_masked(x, key_mask)
         if isinstance(self.project, nn.Conv1d):
             y: Tensor = self.project(x.transpose(1, 2)).transpose(1, 2)
         else:
@@ -65,7 +66,7 @@ class LearnedPositions(nn.Module):
     """x_i + p_(start + i): a learned vector for each of max_len absolute positions.
 
     x [B, L, D] -> [B, L, D]. `start` is the position of the first token, one for all rows or [B].
-    With key_mask [B, L], positions count the real tokens of each row, wherever the padding is.
+    With key_mask [B, L], positions count the valid tokens of each row, wherever the padding is.
 
     >>> positions = LearnedPositions(16, max_len=100)
     >>> positions(torch.randn(2, 5, 16), start=95).shape

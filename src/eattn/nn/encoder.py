@@ -1,27 +1,22 @@
 """A stack of Transformer blocks, and what it remembers while decoding."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from eattn.nn.block import TransformerBlock, TransformerConfig, configure
-from eattn.nn.decoding_state import DecodingState
+from eattn.nn.decoding_state import DecodingState, Rows, register_state
 
 
-class EncoderState(NamedTuple):
-    """What each block of an encoder remembers of the tokens so far, the first block first."""
+@dataclass(frozen=True, eq=False)
+class EncoderState(Rows):
+    """States of the blocks of an encoder, the first block first."""
 
     layers: tuple[DecodingState, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held for the tokens so far."""
-        return sum(layer.nbytes for layer in self.layers)
 
-    def select(self, index: Tensor) -> "EncoderState":
-        """Rows `index` of the batch, repeated or reordered as beam search needs."""
-        return EncoderState(tuple(layer.select(index) for layer in self.layers))
+register_state(EncoderState)
 
 
 class TransformerEncoder(nn.Module):
@@ -29,6 +24,7 @@ class TransformerEncoder(nn.Module):
 
     Made from a config, from its fields by keyword, or from both, where keywords win.
 
+    >>> import torch
     >>> encoder = TransformerEncoder(dim=64, depth=2, mixer="ea-6", causal=True)
     >>> x = torch.randn(2, 10, 64)
     >>> y, state = encoder(x[:, :9], return_state=True)
@@ -64,7 +60,7 @@ class TransformerEncoder(nn.Module):
     ) -> Any:
         """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`.
 
-        `key_mask` [B, L] is True for real tokens; the others are never read. `cu_seqlens` [n + 1]
+        `key_mask` [B, L] is True for valid tokens; the others are never read. `cu_seqlens` [n + 1]
         are the offsets of sequences packed along L, with B = 1. `state` holds the tokens before x.
         """
         after = []
@@ -101,6 +97,3 @@ class TransformerEncoder(nn.Module):
                 f" got {len(state.layers)}"
             )
         return state.layers
-
-
-torch.serialization.add_safe_globals([EncoderState])  # torch.load(weights_only=True) takes it back

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from eattn.nn.attention import ElementwiseAttention
 from eattn.nn.base import Mixer
 from eattn.nn.registry import make_mixer
 
@@ -35,8 +34,8 @@ def replace_attention(
             continue
         new.to(old.out_proj.weight)
         parent, _, attribute = name.rpartition(".")
-        stand_in = MultiheadStandIn(new, batch_first=old.batch_first)
-        setattr(model.get_submodule(parent), attribute, stand_in.train(old.training))
+        adapter = MultiheadAdapter(new, batch_first=old.batch_first)
+        setattr(model.get_submodule(parent), attribute, adapter.train(old.training))
         count += 1
     for module in model.modules():
         if count and isinstance(module, nn.TransformerEncoder):
@@ -44,15 +43,16 @@ def replace_attention(
     return count
 
 
-class MultiheadStandIn(nn.Module):
+class MultiheadAdapter(nn.Module):
     """Called as `nn.MultiheadAttention` is, answered by a mixer: (y, None).
 
     `key_padding_mask` may be bool, True where a token is padding, or float, -inf there. Of
     `attn_mask` only the causal one makes sense, and only to a causal mixer. A key that is not the
     query is cross-attention, which takes an `ElementwiseAttention`; its values come from the key.
 
+    >>> from eattn.nn import ElementwiseAttention
     >>> layer = nn.TransformerEncoderLayer(64, 8, batch_first=True)
-    >>> layer.self_attn = MultiheadStandIn(ElementwiseAttention(64))
+    >>> layer.self_attn = MultiheadAdapter(ElementwiseAttention(64))
     >>> layer(torch.randn(2, 100, 64)).shape
     torch.Size([2, 100, 64])
     """
@@ -86,11 +86,8 @@ class MultiheadStandIn(nn.Module):
         self._check_causal(attn_mask, is_causal)
         options: dict[str, Tensor] = {}
         if key_padding_mask is not None:
-            options["key_mask"] = _real_keys(key_padding_mask)
+            options["key_mask"] = _visible(key_padding_mask)
         if key is not query:
-            if not isinstance(self.mixer, ElementwiseAttention):
-                name = type(self.mixer).__name__
-                raise ValueError(f"key must be query: {name} has no cross-attention")
             options["context"] = self._turn(key)
         return self._turn(self.mixer(self._turn(query), **options)), None
 
@@ -104,7 +101,7 @@ class MultiheadStandIn(nn.Module):
             if is_causal or attn_mask is not None:
                 raise ValueError("attn_mask needs a mixer made with causal=True")
         elif attn_mask is not None:
-            seen = _real_keys(attn_mask)
+            seen = _visible(attn_mask)
             if seen.dim() != 2 or not torch.equal(seen, torch.ones_like(seen).tril()):
                 raise ValueError(
                     "attn_mask must be the causal one, [L, L] open up to the diagonal;"
@@ -112,6 +109,6 @@ class MultiheadStandIn(nn.Module):
                 )
 
 
-def _real_keys(mask: Tensor) -> Tensor:
-    """PyTorch's masks (True or -inf: not to be seen) as ours (True: to be seen)."""
+def _visible(mask: Tensor) -> Tensor:
+    """Convert a mask of PyTorch (True or -inf: hidden) to ours (True: visible)."""
     return ~mask if mask.dtype == torch.bool else mask == 0

@@ -9,23 +9,34 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from eattn.nn.base import check_bool
+from eattn._checks import check_bool
+from eattn.ops.checks import check_cu_seqlens
 
-Center = Literal["mean", "learnt"]
-CENTERS = ("mean", "learnt")
+Center = Literal["mean", "learned"]
+CENTERS = ("mean", "learned")
 # Standard deviation of q and k at the start, for inputs of unit variance: EA-6 is then within a
 # per cent of exact EA, which it is not at 1.
 SPREAD = 0.5
 MOMENTUM = 0.05
 
 
-class Placement(nn.Module):
-    """q, k [B, L, D] -> b q - c, b k - c, where both first get unit mean square over D if asked to.
+class QKRange(nn.Module):
+    """Map q, k [B, L, D] to b q - c, b k - c, with unit mean square over D first if asked to.
 
-    `bandwidth` learns b, one for each channel: K = e^(-b^2 (q - k)^2). `center` says what c is:
-    "mean" is that of the real keys of the sequence, for which all keys must be known; "learnt" is a
-    running mean of the keys in training (a forward and its backward), which stays as it is
-    afterwards. It comes from the data and not from a gradient: exact EA does not depend on it.
+    Parameters
+    ----------
+    dim : int
+        Channels D of q and k.
+    qk_norm : bool
+        Normalise q and k to unit mean square.
+    bandwidth : bool
+        Learn b, one for each channel: K = e^(-b^2 (q - k)^2).
+    center : {"mean", "learned"} or None
+        "mean" takes c from the valid keys of the sequence, all of which must be known. "learned" is
+        a running mean of the keys in training (a forward and its backward), fixed afterwards. It
+        comes from the data and not from a gradient: exact EA does not depend on it.
+    causal : bool
+        Whether later keys are unknown, which rules out "mean".
     """
 
     running: Tensor
@@ -40,7 +51,7 @@ class Placement(nn.Module):
         check_bool("bandwidth", bandwidth)
         self.bandwidth = nn.Parameter(torch.full((dim,), self.scale)) if bandwidth else None
         self.center = _check_center(center, causal)
-        if center == "learnt":
+        if center == "learned":
             self.register_buffer("running", torch.zeros(dim))
             self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
@@ -58,16 +69,19 @@ class Placement(nn.Module):
 
     def _center(self, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:
         if self.center == "mean":
-            return _mean(k, key_mask) if cu_seqlens is None else _means(k, key_mask, cu_seqlens)
+            if cu_seqlens is None:
+                return _mean(k, key_mask)
+            check_cu_seqlens(cu_seqlens, k, k)
+            return _means(k, key_mask, cu_seqlens)
         if self.training and torch.is_grad_enabled():
             self._watch(k, key_mask)
         return self.running.to(k.dtype).clone()  # as it is now: it moves before the backward ends
 
     def _watch(self, k: Tensor, key_mask: Tensor | None) -> None:
-        """Learn from k when its gradient comes.
+        """Update the running mean when the gradient of k arrives.
 
-        Not at once: gradient checkpointing runs a forward twice, and the second must find the
-        centre of the first.
+        Not at once: gradient checkpointing runs a forward twice, and the second must use the center
+        of the first.
         """
         keys = k.detach()
         rows = keys.flatten(0, -2) if key_mask is None else keys[key_mask]
@@ -86,8 +100,8 @@ class Placement(nn.Module):
         self.seen.fill_(True)
 
     def extra_repr(self) -> str:
-        learnt = self.bandwidth is not None
-        return f"qk_norm={self.qk_norm}, bandwidth={learnt}, center={self.center!r}"
+        learned = self.bandwidth is not None
+        return f"qk_norm={self.qk_norm}, bandwidth={learned}, center={self.center!r}"
 
 
 def _check_center(center: Center | None, causal: bool) -> Center | None:
@@ -95,26 +109,26 @@ def _check_center(center: Center | None, causal: bool) -> Center | None:
         raise ValueError(f"center must be None or one of {', '.join(CENTERS)}, got {center!r}")
     if center == "mean" and causal:
         raise ValueError(
-            "center='mean' needs causal=False, as later keys would move it: center='learnt' will do"
+            "center='mean' needs causal=False, as later keys would move it: use center='learned'"
         )
     return center
 
 
 def _mean(k: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Of the real keys, [B, 1, D]; 0 where there is none."""
+    """Return the mean of the valid keys, [B, 1, D]; 0 where there is none."""
     if key_mask is None:
         return k.mean(1, keepdim=True) if k.shape[1] else k.new_zeros(k.shape[0], 1, k.shape[2])
-    real = key_mask.unsqueeze(-1)
-    count = real.sum(1, keepdim=True).clamp(min=1)
-    return torch.where(real, k, 0.0).sum(1, keepdim=True) / count
+    valid = key_mask.unsqueeze(-1)
+    count = valid.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(valid, k, 0.0).sum(1, keepdim=True) / count
 
 
 def _means(k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
-    """The mean of each token's own sequence, [1, L, D]."""
+    """Return the mean key of each token's own sequence, [1, L, D]."""
     lengths = cu_seqlens.diff()
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=k.device), lengths)
-    real = k.new_ones(k.shape[1]) if key_mask is None else key_mask[0].to(k.dtype)
+    valid = k.new_ones(k.shape[1]) if key_mask is None else key_mask[0].to(k.dtype)
     rows = k[0] if key_mask is None else torch.where(key_mask[0].unsqueeze(-1), k[0], 0.0)
     totals = k.new_zeros(len(lengths), k.shape[2]).index_add(0, sequence, rows)
-    counts = k.new_zeros(len(lengths)).index_add(0, sequence, real).clamp(min=1)
+    counts = k.new_zeros(len(lengths)).index_add(0, sequence, valid).clamp(min=1)
     return (totals / counts.unsqueeze(1))[sequence].unsqueeze(0)

@@ -95,8 +95,8 @@ class LinearRNN(Recurrence):
         wide = torch.promote_types(a.dtype, torch.float32)
         a, b = a.to(wide).sigmoid(), (-a.to(wide)).sigmoid() * u
         if key_mask is not None:
-            real = key_mask.unsqueeze(-1)
-            a, b = torch.where(real, a, 1.0), torch.where(real, b, 0.0)
+            valid = key_mask.unsqueeze(-1)
+            a, b = torch.where(valid, a, 1.0), torch.where(valid, b, 0.0)
         before = self._before(x, state).to(wide)
         if self.causal:
             h = baselines.linear_rnn(a, b, before)

@@ -1,6 +1,7 @@
 """Every mechanism by its name, so that any of them can take another's place."""
 
 import re
+from typing import Any
 
 from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
@@ -11,7 +12,7 @@ from eattn.nn.qk_range import Center
 from eattn.nn.recurrent import GRU, LinearRNN
 from eattn.nn.softmax import SoftmaxAttention
 from eattn.ops import Expansion, Quadrature, Taylor
-from eattn.ops.expansion import MAX_ORDER, NODES
+from eattn.ops.expansion import MAX_ORDER, NODE_COUNTS
 
 # One of each; `ea-N` takes any even N, `ea-qN` any odd one.
 MIXERS = (
@@ -50,7 +51,7 @@ def make_mixer(
     many positions (512 if None), and to the cache of sa and sa-math.
 
     What keeps q and k of an EA in range goes by name too, after a plus: `ea-6+norm`, `+bandwidth`,
-    `+center` (the mean of the keys, or a learnt one if causal), in any number; see `Placement`.
+    `+center` (the mean of the keys, or a learned one if causal), in any number; see `QKRange`.
 
     `short_conv` puts a causal convolution of that width before any of them; see `ShortConv`.
 
@@ -81,11 +82,11 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
             return GRU(dim, causal=causal)
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
-    center: Center = "learnt" if causal else "mean"
+    center: Center = "learned" if causal else "mean"
+    exact: Any = {"order": None} if expansion is None else {"expansion": expansion}
     return ElementwiseAttention(
         dim,
-        order=None,
-        expansion=expansion,
+        **exact,
         causal=causal,
         qk_norm="norm" in options,
         bandwidth="bandwidth" in options,
@@ -117,5 +118,5 @@ def check_mixer(name: str) -> Expansion | None:
     except ValueError:
         raise ValueError(
             f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER},"
-            f" 'ea-qN' an odd N from {NODES[0]} to {NODES[-1]}, got {name!r}"
+            f" 'ea-qN' an odd N from {NODE_COUNTS[0]} to {NODE_COUNTS[-1]}, got {name!r}"
         ) from None

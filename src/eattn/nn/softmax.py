@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from eattn.nn.base import Mixer, check_heads, check_size, projection
+from eattn._checks import check_size
+from eattn.nn.base import Mixer, check_heads, projection
 from eattn.nn.decoding_state import KVCache, check_cache
 from eattn.ops import baselines
 

@@ -1,4 +1,4 @@
-"""What the operators accept. Every error names the argument, what came, and what would do."""
+"""Checks of the operators' arguments. Every error names the argument and what would work."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def check_qkv(
     key_mask: Tensor | None,
     names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q [B, Lq, D], k and v [B, Lk, D], in one float dtype: mixed ones are promoted."""
+    """Check q [B, Lq, D], k and v [B, Lk, D]; return them in one float dtype, promoted if mixed."""
     if causal is not True and causal is not False:
         raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
     q, k, v = _one_dtype(q, k, v, "[B, L, D]", names)
@@ -42,7 +42,7 @@ def check_qkv(
 
 
 def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v [B, D] of one token, in one float dtype."""
+    """Check q, k, v [B, D] of one token; return them in one float dtype."""
     q, k, v = _one_dtype(q, k, v, "[B, D]", ("q", "k", "v"))
     for name, x in (("k", k), ("v", v)):
         if x.shape != q.shape:
@@ -50,8 +50,11 @@ def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
     return q, k, v
 
 
-def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
-    """Offsets 0 <= ... <= L of sequences packed along L, with B = 1. Returns how many they are."""
+def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor, *, values: bool = True) -> int:
+    """Check offsets 0 <= ... <= L of sequences packed along L, with B = 1; return their number.
+
+    With values=False only type and shape are checked, for a caller that runs `check_offsets` later.
+    """
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"cu_seqlens must be an int32 or int64 tensor, got {_kind(cu_seqlens)}")
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
@@ -66,14 +69,13 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor) -> int:
         )
     if cu_seqlens.device != q.device:
         raise ValueError(f"cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}")
-    # While tracing there are no values; the op itself looks at them again.
-    if not torch.compiler.is_compiling():
+    if values and not torch.compiler.is_compiling():  # there are no values while tracing
         check_offsets(cu_seqlens, q.shape[1])
     return cu_seqlens.shape[0] - 1
 
 
 def check_offsets(cu_seqlens: Tensor, L: int) -> None:
-    """That the values run from 0 to L; not on a GPU, at the price of a sync."""
+    """Check that the values rise from 0 to L; skipped on a GPU, where it would need a sync."""
     if cu_seqlens.device.type != "cpu":
         return
     offsets = cu_seqlens.tolist()
@@ -85,19 +87,21 @@ def check_offsets(cu_seqlens: Tensor, L: int) -> None:
         raise ValueError(f"cu_seqlens must not decrease, got {offsets}")
 
 
-def check_state(state: State, rows: int, q: Tensor, expansion: Expansion) -> None:
-    """A state of this expansion, with a row per sequence and the channels of q."""
+def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None = None) -> None:
+    """Check that a state has a row per sequence, the channels of q, and this expansion if given."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
-    s, z, shift = state
-    for x in state:
+    if expansion is None:
+        expansion = state.expansion
+    elif state.expansion != expansion:
+        raise ValueError(
+            f"state must have the expansion of the call, {expansion!r}, got {state.expansion!r}"
+        )
+    s, z, shift = state.s, state.z, state.shift
+    for x in (s, z, shift):
         if not isinstance(x, Tensor):
             raise TypeError(f"state must hold tensors, got {type(x).__name__}")
     want = (rows, q.shape[-1], expansion.terms)
-    if s.dim() == 3 and s.shape[2] != want[2]:
-        raise ValueError(
-            f"state must have the {want[2]} terms of {expansion!r}, got {s.shape[2]} terms"
-        )
     if s.shape != want or z.shape != want or shift.shape != want[:2]:
         raise ValueError(
             f"state must have s, z {want} and shift {want[:2]},"
@@ -134,7 +138,7 @@ def _refuse_tangents(*inputs: Tensor) -> None:
 
 
 def check_mask(key_mask: Tensor, k: Tensor) -> None:
-    """A bool [B, Lk] for k [B, Lk, D]."""
+    """Check a bool mask [B, Lk] for k [B, Lk, D]."""
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         raise TypeError(f"key_mask must be a bool tensor, got {_kind(key_mask)}")
     if key_mask.shape != k.shape[:2]:

@@ -1,7 +1,7 @@
 """EA-series in plain PyTorch: O(LD) memory, O(NLD) time, any device.
 
-L tokens are cut into C chunks of T and laid out [T, B, C, D]. All chunks walk their tokens side by
-side: once for the totals of the chunks, then, as soon as what precedes each chunk is known, again
+L tokens are split into C chunks of T and laid out [T, B, C, D]. All chunks walk their tokens side
+by side: once for the totals of the chunks, then, once the sums before each chunk are known, again
 to read out. So a step is a few calls on [B, C, D], no [B, L, D, N] tensor ever exists, and a long
 sum is a sum of short ones.
 
@@ -13,41 +13,25 @@ a_i = gy_i / den_i, and reads at k.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from eattn.ops.expansion import Expansion
-from eattn.ops.features import Chain, Features, Pair, decay, far, features
+from eattn.ops.features import Chain, Features, Pair, decay, empty_shift, features
+from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums
 
-Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 Token = Callable[[int], tuple[Chain, Tensor]]  # step -> its chain, weights
 Emit = Callable[[int, Pair], None]
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    *,
-    expansion: Expansion,
-    causal: bool,
-    save: bool,
-) -> Outputs:
-    """y of Eq. 5 or Eq. 6, and the state after the last key: (y, s, z, shift, nothing saved)."""
-    if cu_seqlens is not None:
-        tokens, rows = (q, k, v, key_mask), (s, z, shift)
-        return _packed_forward(cu_seqlens, tokens, rows, expansion=expansion, causal=causal)
-    call = _Call((q, k, v, key_mask, s, z, shift), expansion, causal)
+def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool = False) -> Outputs:
+    """Return y of Eq. 5 or Eq. 6, and the state after the last key; nothing is saved."""
+    if inputs.cu_seqlens is not None:
+        return _packed_forward(inputs, expansion=expansion, causal=causal)
+    q = inputs.q
+    call = _Call(inputs, expansion, causal)
     y, y_at = _output(q, call.q)
 
     def emit(t: int, pair: Pair) -> None:
@@ -55,40 +39,31 @@ def forward(
         y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; nothing to attend to: 0
 
     sums = call.forward_scan(emit)
-    return y[:, : q.shape[1]].contiguous(), *as_state(sums, call.last), sums.new_empty(0)
+    return y[:, : q.shape[1]].contiguous(), *as_state(sums, call.last), None
 
 
 def backward(
     gy: Tensor,
     gs: Tensor | None,
     gz: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    final_s: Tensor,
-    final_z: Tensor,
-    final_shift: Tensor,
+    inputs: Inputs,
+    final: Sums,
     saved: Tensor,
     *,
     expansion: Expansion,
     causal: bool,
 ) -> Gradients:
-    """Gradients of q, k, v and the initial s, z from those of y and the final s, z.
+    """Return the gradients of q, k, v and the initial s, z from those of y and the final s, z.
 
     dq_i = a_i (S'(q_i) - y_i Z'(q_i)), and with Sr, Zr the polynomials of the reverse sums,
     dv_j = w_j Zr(k_j), dk_j = w_j [v_j Zr'(k_j) - Sr'(k_j) + slope_j (v_j Zr(k_j) - Sr(k_j))],
-    where slope_j is -2 k_j for the powers.
+    where slope_j is -2 k_j for Taylor features.
     """
-    if cu_seqlens is not None:
-        tokens = (gy, q, k, v, key_mask)
-        rows = (gs, gz, s, z, shift, final_s, final_z, final_shift)
-        return _packed_backward(cu_seqlens, tokens, rows, saved, expansion=expansion, causal=causal)
-    call = _Call((q, k, v, key_mask, s, z, shift), expansion, causal)
+    if inputs.cu_seqlens is not None:
+        cotangents = gy, gs, gz
+        return _packed_backward(cotangents, inputs, final, saved, expansion, causal)
+    q, k, v, key_mask = inputs[:4]
+    call = _Call(inputs, expansion, causal)
     scale = _scale(gy, call.dtype)
     gy_at = _chunks(gy, len(call.q))
     weights = gy.new_empty(len(call.q), 2, *call.q.shape[1:], dtype=call.dtype)
@@ -96,7 +71,7 @@ def backward(
 
     def emit_query(t: int, pair: Pair) -> None:
         (num, den), (dnum, dden) = call.kernel.read(*call.query(t), pair, slope=True)
-        empty, g = den.abs() <= call.kernel.tiny, gy_at[t].to(call.dtype)
+        empty, g = den.abs() <= call.kernel.min_den, gy_at[t].to(call.dtype)
         y = num.div_(den).masked_fill_(empty, 0)
         dq_at[t] = dnum.addcmul_(y, dden, value=-1).div_(den).mul_(g).masked_fill_(empty, 0)
         a = torch.mul(g, scale, out=weights[t, 1]).div_(den).masked_fill_(empty, 0)
@@ -118,17 +93,17 @@ def backward(
     if key_mask is not None:  # 0 even where a NaN came in from a query
         dk.masked_fill_(~key_mask.unsqueeze(-1), 0)
         dv.masked_fill_(~key_mask.unsqueeze(-1), 0)
-    ds, dz = (None, None) if s is None else call.initial_gradient(sums, scale)
+    ds, dz = (None, None) if inputs.s is None else call.initial_gradient(sums, scale)
     return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz
 
 
 class _Call:
-    """One call cut into chunks, and the two scans over it."""
+    """One call split into chunks, and the two scans over it."""
 
     def __init__(self, inputs: Inputs, expansion: Expansion, causal: bool) -> None:
-        q, k, v, key_mask, *state = inputs
+        q, k, v, key_mask = inputs[:4]
         L, T = k.shape[1], _steps(k.shape[1])
-        self.start, self.shift = initial_sums(k, expansion.terms, *state)
+        self.start, self.shift = initial_sums(inputs, expansion.terms)
         self.dtype = self.start.dtype
         self.kernel = features(expansion, self.dtype)
         self.causal = causal and L > 0
@@ -148,10 +123,10 @@ class _Call:
         m = self.shift.new_empty(T if self.causal else 1, *shape)
         old = self.shift
         for t in range(T):
-            size = self.kernel.size(self.k[t].to(self.dtype))
+            magnitude = self.kernel.magnitude(self.k[t].to(self.dtype))
             if self.hidden is not None:
-                size.masked_fill_(self.hidden[t], far(self.dtype))
-            old = torch.minimum(size, old, out=m[t if self.causal else 0])
+                magnitude.masked_fill_(self.hidden[t], empty_shift(self.dtype))
+            old = torch.minimum(magnitude, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
 
@@ -278,25 +253,22 @@ def _walk(
     return sums
 
 
-def initial_sums(
-    k: Tensor, terms: int, s: Tensor | None, z: Tensor | None, shift: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def initial_sums(inputs: Inputs, terms: int) -> tuple[Tensor, Tensor]:
     """The initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the dtype to compute in."""
+    k, s, z, shift, dtype = inputs.k, inputs.s, inputs.z, inputs.shift, inputs.sum_dtype
     B, _, D = k.shape
-    wide = torch.float64 in (k.dtype, k.dtype if s is None else s.dtype)
-    dtype = torch.float64 if wide else torch.float32
     if s is None or z is None or shift is None:
         sums = k.new_zeros(terms, 2, B, 1, D, dtype=dtype)
-        return sums, k.new_full((B, 1, D), far(dtype), dtype=dtype)
+        return sums, k.new_full((B, 1, D), empty_shift(dtype), dtype=dtype)
     sums = torch.stack([s, z]).to(dtype).permute(3, 0, 1, 2).unsqueeze(3)
-    return sums, shift.to(dtype).unsqueeze(1).clamp(max=far(dtype))
+    return sums, shift.to(dtype).unsqueeze(1).clamp(max=empty_shift(dtype))
 
 
 def as_state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sums [N, 2, B, 1, D] as s and z, [B, D, N] over memory [B, N, D], and the shift [B, D]."""
     s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))
     shift = last.squeeze(1)
-    shift = shift.masked_fill(shift >= far(shift.dtype), torch.inf)
+    shift = shift.masked_fill(shift >= empty_shift(shift.dtype), torch.inf)
     dense = torch.contiguous_format
     return s.clone(memory_format=dense).mT, z.clone(memory_format=dense).mT, shift
 
@@ -330,49 +302,49 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
     return scale.masked_fill_((peak == 0) | ~peak.isfinite(), 1)
 
 
-def _packed_forward(
-    cu_seqlens: Tensor,
-    tokens: Sequence[Any],
-    rows: Sequence[Any],
-    *,
-    expansion: Expansion,
-    causal: bool,
-) -> Outputs:
-    """One call per sequence of (q, k, v, key_mask), with a row of (s, z, shift) each."""
-    parts = [
-        forward(q, k, v, mask, None, s, z, shift, expansion=expansion, causal=causal, save=False)
-        for (q, k, v, mask), (s, z, shift) in _sequences(cu_seqlens, tokens, rows)
-    ]
-    y, all_s, all_z, shifts, saved = zip(*parts, strict=True)
-    return torch.cat(y, 1), _cat_sums(all_s), _cat_sums(all_z), torch.cat(shifts), saved[0]
+def _packed_forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
+    """Call `forward` for each packed sequence."""
+    sequences = (_sequence(inputs, *span) for span in _spans(inputs))
+    parts = [forward(x, expansion=expansion, causal=causal) for x in sequences]
+    y, s, z, shift, _ = zip(*parts, strict=True)
+    return torch.cat(y, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
 
 
 def _packed_backward(
-    cu_seqlens: Tensor,
-    tokens: Sequence[Any],
-    rows: Sequence[Any],
+    cotangents: tuple[Tensor, Tensor | None, Tensor | None],
+    inputs: Inputs,
+    final: Sums,
     saved: Tensor,
-    *,
     expansion: Expansion,
     causal: bool,
 ) -> Gradients:
-    """One call per sequence of (gy, q, k, v, key_mask), with a row of (gs, gz, s, z, ...) each."""
+    """Call `backward` for each packed sequence."""
+    gy, gs, gz = cotangents
     parts = []
-    for (gy, q, k, v, mask), (gs, gz, *state) in _sequences(cu_seqlens, tokens, rows):
-        inputs: Any = (gy, gs, gz, q, k, v, mask, None, *state, saved)
-        parts.append(backward(*inputs, expansion=expansion, causal=causal))
+    for i, a, b in _spans(inputs):
+        given = gy[:, a:b], _row(gs, i), _row(gz, i), _sequence(inputs, i, a, b), final, saved
+        parts.append(backward(*given, expansion=expansion, causal=causal))
     dq, dk, dv, ds, dz = zip(*parts, strict=True)
-    states = (None, None) if ds[0] is None else (_cat_sums(ds), _cat_sums(dz))
+    states = (None, None) if inputs.s is None else (_cat_sums(ds), _cat_sums(dz))
     return torch.cat(dq, 1), torch.cat(dk, 1), torch.cat(dv, 1), *states
 
 
-def _sequences(
-    cu_seqlens: Tensor, tokens: Sequence[Any], rows: Sequence[Any]
-) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Its tokens and its row of the state, for each of the packed sequences."""
-    for i, (a, b) in enumerate(itertools.pairwise(cu_seqlens.tolist())):
-        sequence = [None if x is None else x[:, a:b] for x in tokens]
-        yield sequence, [None if x is None else x[i : i + 1] for x in rows]
+def _spans(inputs: Inputs) -> Iterator[tuple[int, int, int]]:
+    """Index, first token and end of each packed sequence."""
+    offsets = [] if inputs.cu_seqlens is None else inputs.cu_seqlens.tolist()
+    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+        yield i, a, b
+
+
+def _sequence(inputs: Inputs, i: int, a: int, b: int) -> Inputs:
+    """Return sequence i, tokens [a, b), of packed inputs."""
+    q, k, v = (x[:, a:b] for x in inputs[:3])
+    mask = None if inputs.key_mask is None else inputs.key_mask[:, a:b]
+    return Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
+
+
+def _row(x: Tensor | None, i: int) -> Tensor | None:
+    return None if x is None else x[i : i + 1]
 
 
 def _cat_sums(rows: Sequence[Tensor]) -> Tensor:

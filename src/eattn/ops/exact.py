@@ -8,13 +8,14 @@ A block is [G, T, T]: some channels (of all batches), queries, keys.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eattn.ops import reference
 from eattn.ops.checks import check_qkv
-from eattn.ops.features import LOG2E
+from eattn.ops.features import LOG2E, empty_shift
 from eattn.ops.traceable import exporting
 
 BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
@@ -64,7 +65,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y in float32 or wider, and the log-sum-exp in two parts: m and den, log(den) - m^2."""
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
-    far = math.sqrt(torch.finfo(qt.dtype).max) / 4  # m before the first key; masked ones are at inf
+    far = empty_shift(qt.dtype)  # m before the first key; masked keys are at inf
     num, den, m = torch.zeros_like(qt), torch.zeros_like(qt), torch.full_like(qt, far)
     for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
         qb, kb, vb = qt[g, i, None], kt[g, None, j], vt[g, None, j]
@@ -169,26 +170,14 @@ def _tokens(x: Tensor, like: Tensor) -> Tensor:
 
 
 @_forward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     B, L, D = q.shape
     y = q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     return y, y.new_empty(B * D, L), y.new_empty(B * D, L)
 
 
 @_backward.register_fake
-def _(
-    gy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    y: Tensor,
-    m: Tensor,
-    den: Tensor,
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 

@@ -1,37 +1,47 @@
-"""Which functions of q and k make up the kernel: powers, as in the paper, or positive bells.
+"""Expansions of the kernel exp(-(q - k)^2) into a sum of products.
 
-An expansion is a name with numbers; `ops.features` evaluates it in PyTorch, `native/` in C++.
+An expansion names the features of q and k; it holds numbers only. `ops.features` evaluates the
+features in PyTorch, the CPU and GPU kernels evaluate them in C++ and Triton.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 MAX_ORDER = 16
-NODES = range(5, 34, 2)
-MAX_RADIUS = 6.5  # e^-2x^2 there is the least that float32 holds in full
-USUAL = 0.5  # spacing of nodes: weights are within 1e-4
-BEYOND = 1.5  # the grid, and in native/quadrature.h
-FARTHEST = 8.0  # of q and k, as e^-2x^2 times 2^72 must be a float32
-COARSEST = 1.0  # at which they are off by a fifth already
+NODE_COUNTS = range(5, 34, 2)
+MAX_RADIUS = 6.5  # beyond it exp(-2x^2) is denormal in float32
+DEFAULT_SPACING = 0.5  # weights are within 1e-4 of exact EA
+MAX_SPACING = 1.0  # weights are up to 17 % off here
+CLAMP_MARGIN = 1.5  # q and k are clamped this far outside the grid; same value in quadrature.h
+MAX_REACH = 8.0  # exp(-2x^2) times 2^72 must be a float32; same value in quadrature.h
 
 
 @dataclass(frozen=True)
 class Taylor:
-    """e^(2qk) to the even power `order` (Eq. 4): cheap, and close to EA while |2qk| is small.
+    """Taylor polynomial of exp(2qk), the expansion of the paper (Eq. 4).
 
+    Cheap, and close to exact EA while abs(2qk) is small.
+
+    Parameters
+    ----------
+    order : int, default 6
+        Highest power, even, from 0 to 16. An even order keeps all weights positive.
+
+    Examples
+    --------
     >>> Taylor(6).terms
     7
     """
 
     order: int = 6
-    radius: ClassVar[float] = 0.0  # there is no grid
+    radius: ClassVar[float] = 0.0  # Taylor has no grid
 
     def __post_init__(self) -> None:
         check_order(self.order)
 
     @property
     def terms(self) -> int:
-        """N, of a state [B, D, N]."""
+        """Number of features N; a state has shape [B, D, N]."""
         return self.order + 1
 
     def __str__(self) -> str:
@@ -40,82 +50,113 @@ class Taylor:
 
 @dataclass(frozen=True)
 class Quadrature:
-    """e^-(q-k)^2 as the sum over `nodes` u of e^-2(q-u)^2 e^-2(k-u)^2: EA itself, to 1e-4.
+    """Gaussian features on an even grid over [-radius, radius].
 
-    Nodes are even in [-radius, radius], by default half a unit apart; q and k should lie in there,
-    or at least the middle of q and the keys near it: with that at the edge half a bell is missing,
-    and weights are a fifth too small. What lies beyond `reach` counts as there. Weights are
-    positive, and accurate in float32 while some key is within 9 of q; farther, y leans on the keys
-    near the edges.
+    Approximates exp(-(q - k)^2) by the sum over nodes u of exp(-2(q - u)^2) exp(-2(k - u)^2).
+    At a spacing of 0.5 the weights are within 1e-4 of exact EA. All weights are positive, so the
+    output always lies between the smallest and the largest value.
 
+    Parameters
+    ----------
+    nodes : int, default 17
+        Number of nodes, odd, from 5 to 33.
+    radius : float, optional
+        Half-width of the grid, at most 6.5. By default nodes are 0.5 apart.
+
+    Notes
+    -----
+    q and k are clamped to `reach`, 1.5 outside the grid. q and the keys near it should lie inside
+    the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
+    Accuracy in float32 requires a key within 9 of each query.
+
+    Examples
+    --------
     >>> Quadrature(25)
     Quadrature(nodes=25, radius=6.0)
     """
 
     nodes: int = 17
-    radius: float = None  # type: ignore[assignment]  # never None once it is made
+    radius: float = None  # type: ignore[assignment]  # a float after __post_init__
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, bool) or not isinstance(self.nodes, int):
             raise TypeError(f"nodes must be an int, got {type(self.nodes).__name__}")
-        if self.nodes not in NODES:
+        if self.nodes not in NODE_COUNTS:
             raise ValueError(
-                f"nodes must be odd and between {NODES[0]} and {NODES[-1]}, got {self.nodes}"
+                f"nodes must be odd and between {NODE_COUNTS[0]} and {NODE_COUNTS[-1]},"
+                f" got {self.nodes}"
             )
         given: object = self.radius
-        radius = self._usual() if given is None else given
+        radius = self._default_radius() if given is None else given
         if isinstance(radius, bool) or not isinstance(radius, int | float):
             raise TypeError(f"radius must be a number, got {type(radius).__name__}")
         object.__setattr__(self, "radius", float(radius))
-        widest = min((self.nodes // 2) * COARSEST, MAX_RADIUS)
+        widest = min((self.nodes // 2) * MAX_SPACING, MAX_RADIUS)
         if not 0 < self.radius <= widest:
             raise ValueError(
                 f"radius must be above 0 and at most {widest:g} for {self.nodes} nodes,"
                 f" got {self.radius:g}"
             )
 
-    def _usual(self) -> float:
-        return min(self.nodes // 2 * USUAL, MAX_RADIUS)
+    def _default_radius(self) -> float:
+        return min(self.nodes // 2 * DEFAULT_SPACING, MAX_RADIUS)
 
     @property
     def terms(self) -> int:
-        """N, of a state [B, D, N]."""
+        """Number of features N; a state has shape [B, D, N]."""
         return self.nodes
 
     @property
     def reach(self) -> float:
-        """Where q and k are cut off: outside of the grid, where bells are still to be felt."""
-        return min(self.radius + BEYOND, FARTHEST)
+        """Bound that q and k are clamped to: outside the grid, where Gaussians are not yet 0."""
+        return min(self.radius + CLAMP_MARGIN, MAX_REACH)
 
     def __str__(self) -> str:
-        return f"q{self.nodes}" + ("" if self.radius == self._usual() else f"r{self.radius:g}")
+        default = self.radius == self._default_radius()
+        return f"q{self.nodes}" + ("" if default else f"r{self.radius:g}")
 
 
 Expansion = Taylor | Quadrature
 
 
+class _DefaultOrder(int):
+    """Type of `DEFAULT_ORDER`, which can be told from an order of 6 that a caller passed."""
+
+
+DEFAULT_ORDER = _DefaultOrder(6)
+
+
 def check_order(order: int) -> None:
+    """Raise unless `order` is even and within range."""
     if isinstance(order, bool) or not isinstance(order, int):
         raise TypeError(f"order must be an int, got {type(order).__name__}")
     if order < 0 or order % 2 or order > MAX_ORDER:
         raise ValueError(f"order must be even and between 0 and {MAX_ORDER}, got {order}")
 
 
-TAYLOR = {order: Taylor(order) for order in range(0, MAX_ORDER + 1, 2)}
+_TAYLOR = {order: Taylor(order) for order in range(0, MAX_ORDER + 1, 2)}
 
 
-def chosen(order: int, expansion: Expansion | None) -> Expansion:
-    """The expansion, or the Taylor expansion of this order if there is none."""
+def resolve_expansion(
+    order: int | None = DEFAULT_ORDER, expansion: Expansion | None = None
+) -> Expansion:
+    """Return `expansion`, or the Taylor expansion of this order if it is None."""
     if expansion is None:
-        check_order(order)
-        return TAYLOR[order]
+        if order is DEFAULT_ORDER:
+            return _TAYLOR[6]
+        check_order(order)  # type: ignore[arg-type]
+        return _TAYLOR[order]  # type: ignore[index]
     if not isinstance(expansion, Taylor | Quadrature):
         raise TypeError(
             f"expansion must be eattn.Taylor or eattn.Quadrature, got {type(expansion).__name__}"
         )
+    if order is not DEFAULT_ORDER:
+        raise ValueError(
+            f"order and expansion cannot be combined, got order={order!r} and {expansion!r}"
+        )
     return expansion
 
 
-def of(terms: int, radius: float) -> Expansion:
-    """The expansion with these numbers, which say all of it."""
-    return Quadrature(terms, radius) if radius else TAYLOR[terms - 1]
+def expansion_from_terms(terms: int, radius: float) -> Expansion:
+    """Return the expansion with this number of terms; a radius of 0 means Taylor."""
+    return Quadrature(terms, radius) if radius else _TAYLOR[terms - 1]

@@ -1,8 +1,8 @@
-"""Expansions in PyTorch: how q and k become features. What sums them knows only this interface.
+"""Features of q and k in PyTorch. The scan that sums them knows only the protocol `Features`.
 
 Either side of the kernel K(q, k) = sum_n c_n f_n(q) f_n(k) is a chain: a `point`, all that is
 needed of a token, and its `first` element, from which the others are products. Sums are relative to
-a shift, the least `size` of the keys so far.
+a shift, the running minimum of the keys' `magnitude`.
 """
 
 import math
@@ -15,34 +15,34 @@ from torch import Tensor
 from eattn.ops.expansion import Expansion, Quadrature
 
 LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
-ROOT = 2.0**36  # of what bells are raised by
+GAUSSIAN_ROOT = 2.0**36  # Gaussian features are kept times the square of this
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
 Chain = tuple[Any, Tensor]  # point, first
-Bell = tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float]  # see Bells._chain
+GaussianPoint = tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float]  # see _chain
 
 
 class Features(Protocol):
-    """What the scan knows of an expansion."""
+    """Interface of an expansion for the scan."""
 
     c: list[float]
-    shifts: bool  # whether `size` is not 0 for all keys, so that sums are relative to something
-    tiny: float  # a den no larger than this is of keys too far away to have a gradient
+    shifts: bool  # whether sums are relative to a shift, because `magnitude` is not always 0
+    min_den: float  # a smaller den comes from keys too far away to have a gradient
 
-    def size(self, k: Tensor) -> Tensor:
-        """The shift is the least of it."""
+    def magnitude(self, k: Tensor) -> Tensor:
+        """Per-key magnitude whose running minimum is the shift."""
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
         """The chain of keys, relative to the shift m."""
 
     def query(self, q: Tensor) -> Chain:
-        """The chain of queries, times anything: it cancels between num and den."""
+        """The chain of queries, times any factor: it cancels between num and den."""
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """The chain of queries such that no f_n times the weight is infinite."""
 
     def slope(self, k: Tensor) -> Tensor:
-        """d/dk log of what all f_n(k) have in common, and `read` does not differentiate."""
+        """d/dk log of the factor common to all f_n(k), which `read` does not differentiate."""
 
     def terms(self, point: Any, first: Tensor) -> Iterator[tuple[int, Tensor]]:
         """n and f_n, each overwritten by the next."""
@@ -50,37 +50,46 @@ class Features(Protocol):
     def read(
         self, point: Any, first: Tensor, pair: Pair, *, slope: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """sum_n c_n f_n pair(n), n as in `terms`, and if asked for its derivative: [2, B, C, D]."""
+        """sum_n c_n f_n pair(n), n as in `terms`, and with `slope` its derivative: [2, B, C, D]."""
 
 
 def features(expansion: Expansion, dtype: torch.dtype) -> Features:
+    """Return the features of an expansion, for sums in `dtype`."""
     if isinstance(expansion, Quadrature):
-        return Bells(expansion, dtype)
-    return Powers(expansion.order, dtype)
+        return GaussianFeatures(expansion, dtype)
+    return TaylorFeatures(expansion.order, dtype)
 
 
 def decay(old: Tensor, new: Tensor) -> Tensor:
-    """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
+    """e^-|old^2 - new^2|, which moves a sum from shift `old` to `new`; both must be finite.
+
+    Written as a product: a difference of rounded squares loses 1e-2 at |k| = 1e3.
+    """
     return (old - new).abs_().mul_(old + new).mul_(-LOG2E).exp2_()
 
 
-class Powers:
+def empty_shift(dtype: torch.dtype) -> float:
+    """Finite stand-in for the infinite shift of an empty state, as inf - inf would be NaN."""
+    return math.sqrt(torch.finfo(dtype).max) / 4
+
+
+class TaylorFeatures:
     """e^(2qk) = sum_n c_n q^n k^n (Eq. 4), beside the weight e^(-k^2).
 
     For k the chain starts at the weight relative to the shift. For q it starts at
-    max(1, |q|)^-order, which keeps what is read with it from overflow; the cap keeps den from
-    underflow in turn.
+    max(1, |q|)^-order, which keeps the result from overflow; the cap keeps den from underflow in
+    turn.
     """
 
     shifts = True
 
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
-        self.tiny = 0.0
+        self.min_den = 0.0
         self.order = order
         self.cap = torch.finfo(dtype).max ** (0.8 / max(order, 1))
 
-    def size(self, k: Tensor) -> Tensor:
+    def magnitude(self, k: Tensor) -> Tensor:
         return k.abs()
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
@@ -90,7 +99,7 @@ class Powers:
         return q, q.abs().clamp_(1.0, self.cap).pow_(-self.order)
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
-        return chain  # as it is
+        return chain
 
     def slope(self, k: Tensor) -> Tensor:
         return k * -2
@@ -115,13 +124,14 @@ class Powers:
         return value, derivative
 
 
-class Bells:
+class GaussianFeatures:
     """f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h: their products sum to e^-(q-k)^2.
 
     As f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), powers of X walking outward from the
-    central node take the place of an exponential for each. The walk is ROOT^2 times as high, or its
-    start would be 0 for |x| > 6.6: that cancels in y for queries, and is taken back from keys. x
-    beyond `reach` counts as there, and so does its gradient: what has wandered out can come back.
+    central node replace one exponential per node. Features are kept times GAUSSIAN_ROOT^2, or the
+    first would be 0 for |x| > 6.6: the factor cancels in y for queries, and is divided out for
+    keys. x is clamped to `reach`, and has the gradient of the clamped value, so that training can
+    bring it back.
     """
 
     shifts = False
@@ -135,53 +145,55 @@ class Bells:
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
         wide = dtype == torch.float64
-        self.tiny, self.most = (0.0, 1e300) if wide else (1e-34, 1e32)
-        # What a query feels of the edges at least, so that den is never 0: too little to matter
-        # while some key is within 9.
-        self.edge = 0.0 if wide else 1e-21
+        self.min_den, self.max_product = (0.0, 1e300) if wide else (1e-34, 1e32)
+        # Smallest feature of a query at the two outer nodes, so that den is never 0. Too small to
+        # matter while some key is within 9.
+        self.edge_floor = 0.0 if wide else 1e-21
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
-    def size(self, k: Tensor) -> Tensor:
-        return torch.zeros_like(k)  # no function is too small where it matters
+    def magnitude(self, k: Tensor) -> Tensor:
+        return torch.zeros_like(k)  # no feature underflows near its node
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        return self._chain(k, lambda f: f * ROOT**-2)
+        return self._chain(k, lambda f: f * GAUSSIAN_ROOT**-2)
 
     def query(self, q: Tensor) -> Chain:
-        return self._chain(q, lambda f: f, self.edge)
+        return self._chain(q, lambda f: f, self.edge_floor)
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
-        """The weight, a gradient / den, is as large as all keys are far, and its product with f_n
-        may be infinite at a node near the query. No key is near that node: any bound does
+        """Limit f_n to max_product / weight.
+
+        The weight, a gradient / den, grows with the distance to all keys, and its product with f_n
+        may be infinite at a node near the query. No key is near that node, so any limit is right
         that leaves room for the sum of millions.
         """
         (up, down, *_), first = chain
-        most = self.most / weight.abs()
-        return (up, down, most.minimum, 0.0), first
+        limit = self.max_product / weight.abs()
+        return (up, down, limit.minimum, 0.0), first
 
-    def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], edge: float = 0.0) -> Chain:
-        """X, 1 / X, what is done to every element, and how small those of the edges may be."""
-        x = self._inside(x)
+    def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], floor: float = 0.0) -> Chain:
+        """X, 1 / X, a function applied to every element, and the floor of the outer nodes."""
+        x = self._clamp(x)
         power = (x * self.step).mul_(LOG2E)
-        root = (x * x).mul_(-LOG2E).add_(math.log2(ROOT)).exp2_()
-        return (torch.exp2(power), torch.exp2(-power), finish, edge), root.square()
+        root = (x * x).mul_(-LOG2E).add_(math.log2(GAUSSIAN_ROOT)).exp2_()
+        return (torch.exp2(power), torch.exp2(-power), finish, floor), root.square()
 
     def slope(self, k: Tensor) -> Tensor:
-        return self._inside(k).mul_(-4)
+        return self._clamp(k).mul_(-4)
 
-    def terms(self, point: Bell, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        up, down, finish, edge = point
+    def terms(self, point: GaussianPoint, first: Tensor) -> Iterator[tuple[int, Tensor]]:
+        up, down, finish, floor = point
         right, left = first, first
         yield self.middle, finish(first)
         for i, ratio in enumerate(self.ratio, 1):
             right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
-            if edge and i == self.middle:
-                right, left = right.clamp(min=edge), left.clamp(min=edge)
+            if floor and i == self.middle:
+                right, left = right.clamp(min=floor), left.clamp(min=floor)
             yield self.middle + i, finish(right)
             yield self.middle - i, finish(left)
 
     def read(
-        self, point: Bell, first: Tensor, pair: Pair, *, slope: bool = False
+        self, point: GaussianPoint, first: Tensor, pair: Pair, *, slope: bool = False
     ) -> tuple[Tensor, Tensor]:
         terms = self.terms(point, first)
         n, f = next(terms)
@@ -194,10 +206,5 @@ class Bells:
                 derivative.addcmul_(f, sums, value=(n - self.middle) * self.step)
         return value, derivative
 
-    def _inside(self, x: Tensor) -> Tensor:
+    def _clamp(self, x: Tensor) -> Tensor:
         return x.clamp(-self.reach, self.reach)
-
-
-def far(dtype: torch.dtype) -> float:
-    """Stands for the infinite shift of no keys in here, where inf - inf would be NaN."""
-    return math.sqrt(torch.finfo(dtype).max) / 4

@@ -1,9 +1,12 @@
 """Fused CPU kernels: the C++ under native/, called through ctypes.
 
-Memory O(LD): the forward keeps its state every CHECKPOINT tokens, the backward recomputes the rest.
+Memory is O(LD): the forward saves its state every CHECKPOINT tokens, the backward recomputes the
+states between.
 """
 
 import ctypes
+import functools
+import itertools
 import struct
 from pathlib import Path
 
@@ -11,28 +14,36 @@ import torch
 from torch import Tensor
 
 from eattn.ops.expansion import Expansion
-from eattn.ops.state import dense, empty_sums, laid_out
+from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums, dense, kernel_sums
+from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
-ABI = 2
+ABI = 3
 CHECKPOINT = 64  # kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-_ARGS = struct.Struct("@54qd")  # EattnArgs in native/args.h
-_NO_VIEW = (0, 0, 0, 0)
+# The fields of EattnArgs in native/args.h, in its order, and how many 64-bit words each takes: a
+# view is a pointer and three strides.
+_VIEWS = dict.fromkeys(("q", "k", "v", "y", "gy", "dq", "dk", "dv"), 4)
+_STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
+_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")  # last
+_WORDS = _VIEWS | dict.fromkeys(("key_mask", "cu_seqlens", *_STATES, "saved", *_NUMBERS), 1)
+_FIRST = dict(zip(_WORDS, itertools.accumulate(_WORDS.values(), initial=0), strict=False))
+_ZEROS: list[float] = [0] * sum(_WORDS.values())
+_ARGS = struct.Struct(f"@{len(_ZEROS) - 1}qd")  # the radius is the only float
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or why there is none."""
+    """Return the library, or the reason why it cannot be used."""
     if not LIBRARY.exists():
         return None, "the kernels were not compiled when eattn was installed (no C++ compiler?)"
     try:
         library = ctypes.CDLL(str(LIBRARY))
-        abi = library.eattn_abi()
+        fits = library.eattn_abi() == ABI and library.eattn_args_size() == _ARGS.size
     except (OSError, AttributeError) as error:
         return None, f"the compiled kernels cannot be loaded: {error}"
-    if abi != ABI:
+    if not fits:
         return None, "the compiled kernels are of another version: install eattn again"
     library.eattn_isa_name.restype = ctypes.c_char_p
     library.eattn_compiler.restype = ctypes.c_char_p
@@ -59,22 +70,23 @@ _USABLE = [isa for isa, why in ISAS.items() if why is None]
 _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 
+@functools.cache
 def _fastest(D: int, wide: bool) -> str:
-    """The widest vectors of which D channels fill more than half."""
+    """Return the ISA with the widest vectors of which D channels fill more than half."""
     bytes_of_channels = D * (8 if wide else 4)
     filled = (isa for isa in _USABLE if 2 * bytes_of_channels > _VECTOR_BYTES[isa])
     return next(filled, _USABLE[-1])
 
 
 def unavailable(isa: str | None = None) -> str | None:
-    """Why the kernels (of one ISA, or the fastest) cannot run here; None when they can."""
+    """Return why the kernels (of one ISA, or the fastest) cannot run; None if they can."""
     if _why_not is not None or isa is None:
         return _why_not
     return ISAS.get(isa, f"the kernels were not built for {isa}")
 
 
 def describe() -> str:
-    """How the library was built, for `eattn info`."""
+    """Say how the library was built, for `eattn info`."""
     if _library is None:
         return str(_why_not)
     threads = "OpenMP" if _library.eattn_openmp() else "one thread: built without OpenMP"
@@ -83,7 +95,7 @@ def describe() -> str:
 
 
 def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, ...]:
-    """Of the checkpoints [slots, 2N + 1, D] that a causal forward keeps for its backward."""
+    """Return the shape [slots, 2N + 1, D] of the checkpoints that a causal forward saves."""
     B, L, D = q.shape
     if cu_seqlens is None:
         slots = B * ((L + CHECKPOINT - 1) // CHECKPOINT)
@@ -92,77 +104,58 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, 
     return slots, 2 * terms + 1, D
 
 
-def _view(x: Tensor) -> tuple[int, ...]:
-    return x.data_ptr(), *x.stride()
-
-
-def _call(function: str, isa: str | None, wide: bool, D: int, *fields: int | float) -> None:
+def _call(
+    function: str,
+    inputs: Inputs,
+    tensors: dict[str, Tensor | None],
+    real: torch.dtype,
+    expansion: Expansion,
+    causal: bool,
+    isa: str | None,
+) -> None:
+    """Call a kernel on tensors given by the names of the struct's fields; missing ones are 0."""
     if _library is None:
         raise RuntimeError(_why_not)
+    q, k, v, key_mask, cu_seqlens, *_ = inputs
+    (B, Lq, D), Lk, wide = q.shape, k.shape[1], real == torch.float64
+    tensors["q"], tensors["k"], tensors["v"] = q, k, v
+    if key_mask is not None:
+        tensors["key_mask"] = dense(key_mask, torch.bool)
+    if cu_seqlens is not None:
+        tensors["cu_seqlens"] = dense(cu_seqlens, torch.int64)
+    args = _ZEROS.copy()
+    for name, x in tensors.items():
+        if x is not None:
+            first = _FIRST[name]
+            args[first] = x.data_ptr()
+            if name in _VIEWS:
+                args[first + 1 : first + 4] = x.stride()
+    args[-len(_NUMBERS) :] = (
+        *(B, Lq, Lk, D, inputs.rows),
+        *(expansion.terms, causal, IO[q.dtype], torch.get_num_threads(), expansion.radius),
+    )
     index = _INDEX[isa or _fastest(D, wide)]
-    getattr(_library, function)(_ARGS.pack(*fields), index, wide)
+    getattr(_library, function)(_ARGS.pack(*args), index, wide)
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    *,
-    expansion: Expansion,
-    causal: bool,
-    save: bool,
-    isa: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """y, the final s, z, shift, and with `save` what `backward` needs."""
-    B, Lq, D = q.shape
-    dtype = q.dtype
-    wide = dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
-    real = torch.float64 if wide else torch.float32
-    rows = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    y = torch.empty((B, Lq, D), dtype=dtype)
+    inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool, isa: str | None = None
+) -> Outputs:
+    """Return y, the final s, z, shift, and with `save` the checkpoints that `backward` needs."""
+    q, D, rows, real = inputs.q, inputs.q.shape[2], inputs.rows, inputs.sum_dtype
+    y = torch.empty(q.shape, dtype=q.dtype)
     s1, z1 = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
-    if save:
-        # Packed sequences leave some slots out: no output may hold what happened to be in memory.
-        fresh = torch.empty if cu_seqlens is None else torch.zeros
-        saved = fresh(saved_shape(q, cu_seqlens, expansion.terms) if causal else 0, dtype=real)
-    # Each tensor made here must outlive the call, hence the names.
-    initial = None
-    if s is not None and z is not None and shift is not None:
-        initial = laid_out(s, real), laid_out(z, real), dense(shift, real)
-    mask = None if key_mask is None else dense(key_mask, torch.bool)
-    cu = None if cu_seqlens is None else dense(cu_seqlens, torch.int64)
-    _call(
-        "eattn_forward",
-        isa,
-        wide,
-        D,
-        *_view(q),
-        *_view(k),
-        *_view(v),
-        *_view(y),
-        *_NO_VIEW,
-        *_NO_VIEW,
-        *_NO_VIEW,
-        *_NO_VIEW,
-        0 if mask is None else mask.data_ptr(),
-        0 if cu is None else cu.data_ptr(),
-        *((0, 0, 0) if initial is None else (x.data_ptr() for x in initial)),
-        s1.data_ptr(),
-        z1.data_ptr(),
-        m1.data_ptr(),
-        *(0, 0, 0, 0),
-        0 if saved is None else saved.data_ptr(),
-        *(B, Lq, k.shape[1], D, rows),
-        *(expansion.terms, causal, IO[dtype], torch.get_num_threads()),
-        expansion.radius,
-    )
+    if save and causal:
+        # Packed sequences leave some slots out: no output may hold uninitialised memory.
+        fresh = torch.empty if inputs.cu_seqlens is None else torch.zeros
+        saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion.terms), dtype=real)
+    tensors = dict(y=y, s1=s1, z1=z1, m1=m1, saved=saved)
+    if inputs.s is not None:
+        tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
+        tensors["m0"] = dense(inputs.shift, real)
+    _call("eattn_forward", inputs, tensors, real, expansion, causal, isa)
     return y, s1, z1, m1, saved
 
 
@@ -170,61 +163,23 @@ def backward(
     gy: Tensor,
     gs: Tensor | None,
     gz: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    final_s: Tensor,
-    final_z: Tensor,
-    final_shift: Tensor,
+    inputs: Inputs,
+    final: Sums,
     saved: Tensor,
     *,
     expansion: Expansion,
     causal: bool,
     isa: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of q, k, v and of the initial s, z (None without one)."""
-    B, Lq, D = q.shape
-    real, dtype = final_s.dtype, q.dtype
-    rows = final_s.shape[0]
-    dq = torch.empty(q.shape, dtype=dtype)
-    dk, dv = torch.empty(k.shape, dtype=dtype), torch.empty(k.shape, dtype=dtype)
-    ds = dz = m0 = None
-    if s is not None and shift is not None:
-        ds, dz = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
-        m0 = dense(shift, real)
-    gradients = None
-    if gs is not None and gz is not None:
-        gradients = laid_out(gs, real), laid_out(gz, real)
-    final = laid_out(final_s, real), laid_out(final_z, real), final_shift.contiguous()
-    mask = None if key_mask is None else dense(key_mask, torch.bool)
-    cu = None if cu_seqlens is None else dense(cu_seqlens, torch.int64)
-    _call(
-        "eattn_backward",
-        isa,
-        real == torch.float64,
-        D,
-        *_view(q),
-        *_view(k),
-        *_view(v),
-        *_NO_VIEW,
-        *_view(gy),
-        *_view(dq),
-        *_view(dk),
-        *_view(dv),
-        0 if mask is None else mask.data_ptr(),
-        0 if cu is None else cu.data_ptr(),
-        *(0, 0, 0 if m0 is None else m0.data_ptr()),
-        *(x.data_ptr() for x in final),
-        *((0, 0) if gradients is None else (x.data_ptr() for x in gradients)),
-        *((0, 0) if ds is None or dz is None else (ds.data_ptr(), dz.data_ptr())),
-        saved.data_ptr(),
-        *(B, Lq, k.shape[1], D, rows),
-        *(expansion.terms, causal, IO[dtype], torch.get_num_threads()),
-        expansion.radius,
-    )
+) -> Gradients:
+    """Return the gradients of q, k, v and of the initial s, z (None without a state)."""
+    (rows, D, N), real = final[0].shape, final[0].dtype
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in inputs[:3])
+    ds = dz = None
+    if inputs.s is not None:
+        ds, dz = (empty_sums(rows, D, N, real, None) for _ in range(2))
+    tensors: dict[str, Tensor | None] = dict(gy=gy, dq=dq, dk=dk, dv=dv, ds=ds, dz=dz, saved=saved)
+    tensors["gs"], tensors["gz"] = kernel_sums(gs, real), kernel_sums(gz, real)
+    tensors["s1"], tensors["z1"] = kernel_sums(final[0], real), kernel_sums(final[1], real)
+    tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
+    _call("eattn_backward", inputs, tensors, real, expansion, causal, isa)
     return dq, dk, dv, ds, dz

@@ -95,7 +95,7 @@ def ea_expanded(
     """
     hidden = _hidden(q, k, causal, key_mask)
     k, v = _real(k, key_mask).unsqueeze(1), _real(v, key_mask).unsqueeze(1)  # [B, 1, j, D]
-    size = _size(k, expansion).expand(-1, q.shape[1], -1, -1)
+    size = _magnitude(k, expansion).expand(-1, q.shape[1], -1, -1)
     m = size.detach().masked_fill(hidden, torch.inf)
     m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)
     if state is not None:
@@ -122,7 +122,7 @@ def accumulate_expanded(
     state: Sums | None = None,
 ) -> Sums:
     """Eq. 12 and Eq. 13 over all of k and v [B, L, D], relative to the shift: (s, z, shift)."""
-    size = _size(k, expansion).detach()
+    size = _magnitude(k, expansion).detach()
     if key_mask is not None:
         size = size.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
     k, v = _real(k, key_mask), _real(v, key_mask)
@@ -130,7 +130,7 @@ def accumulate_expanded(
     if state is not None:
         m = m.minimum(state[2].detach())
     finite = m.masked_fill(m == torch.inf, 0.0).unsqueeze(1)
-    own = _size(k, expansion)
+    own = _magnitude(k, expansion)
     w = torch.exp((finite - own) * (finite + own))
     w = w.masked_fill(size == torch.inf, 0.0).unsqueeze(-1) * features(k, expansion)  # [B, L, D, N]
     s, z = (w * v.unsqueeze(-1)).sum(1), w.sum(1)
@@ -168,8 +168,8 @@ def _kernel(q: Tensor, k: Tensor, expansion: Expansion) -> Tensor:
     return (features(q, expansion) * features(k, expansion)).sum(-1)
 
 
-def _size(k: Tensor, expansion: Expansion) -> Tensor:
-    """What the shift is the least of."""
+def _magnitude(k: Tensor, expansion: Expansion) -> Tensor:
+    """Per-key magnitude whose running minimum is the shift."""
     return k.abs() if isinstance(expansion, Taylor) else torch.zeros_like(k)
 
 
@@ -178,8 +178,8 @@ def condition(expansion: Expansion) -> float:
     """By how much reading an expansion amplifies rounding: y is off by some kappa * eps * max|v|.
 
     For Taylor kappa = max_x sum_n |x^n / n!| / P(x), with P the polynomial of e^x of this order,
-    least against its terms at negative x. Bells are positive and nothing cancels, but each is a
-    power of a rounded number, the more so the farther out.
+    least against its terms at negative x. Gaussian features are positive and nothing cancels, but
+    each is a power of a rounded number, and the power grows with the distance from the centre.
     """
     if not isinstance(expansion, Taylor):
         return 1 + expansion.reach**2

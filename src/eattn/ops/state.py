@@ -1,29 +1,45 @@
-"""The decoding state: all that element-wise attention remembers of the tokens it has seen.
+"""The decoding state: everything element-wise attention keeps of the tokens it has seen.
 
-Relative to `shift` m, the smallest |k| seen, so that no key is too large to weigh anything:
+Sums are relative to `shift` m, the smallest |k| seen, so that no key is too large to have weight:
 s_n = sum_j e^(m^2 - k_j^2) k_j^n v_j (Eq. 12) and z_n, the same without v (Eq. 13).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from eattn.ops.expansion import Expansion, chosen
+from eattn.ops.expansion import (
+    DEFAULT_ORDER,
+    Expansion,
+    Quadrature,
+    Taylor,
+    expansion_from_terms,
+    resolve_expansion,
+)
+from eattn.ops.features import decay, empty_shift
 
 
-def decay(old: Tensor, new: Tensor) -> Tensor:
-    """e^-|old^2 - new^2|: what a sum at shift `old` is multiplied by to stand at `new`.
+@dataclass(frozen=True, eq=False)
+class State:
+    """Sums over the tokens seen so far, of a size that never depends on their number.
 
-    Written as a product: a difference of rounded squares loses 1e-2 at |k| = 1e3.
-    """
-    moved = torch.exp(-(old - new).abs() * (old + new))
-    return torch.where(old == new, torch.ones_like(moved), moved)  # inf - inf is no number
+    A state is immutable and a pytree: its tensors are the leaves, its expansion is static.
 
+    Parameters
+    ----------
+    s, z : Tensor, shape (B, D, N)
+        Sums with and without the values, in float32 or float64 (Eq. 12, Eq. 13).
+    shift : Tensor, shape (B, D)
+        Running minimum of the keys' magnitude, +inf before the first key.
+    expansion : Taylor or Quadrature
+        Expansion the sums belong to.
 
-class State(NamedTuple):
-    """s, z: [B, D, N] and shift: [B, D], float32 or wider, for any length seen (Eq. 8, Eq. 9).
-
+    Examples
+    --------
     >>> state = State.zeros(2, 8, order=6)
     >>> state.order, state.nbytes
     (6, 960)
@@ -32,87 +48,135 @@ class State(NamedTuple):
     s: Tensor
     z: Tensor
     shift: Tensor
+    expansion: Expansion
 
     @staticmethod
     def zeros(
         batch: int,
         dim: int,
         *,
-        order: int = 6,
+        order: int = DEFAULT_ORDER,
         expansion: Expansion | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "State":
-        """The state before the first token: nothing summed, shift = +inf."""
-        terms = chosen(order, expansion).terms
+        """Return the state before the first token (Eq. 8, Eq. 9).
+
+        Parameters
+        ----------
+        batch, dim : int
+            Number of sequences B and of channels D.
+        order : int, default 6
+            Highest power of the Taylor expansion. Cannot be combined with `expansion`.
+        expansion : Taylor or Quadrature, optional
+            Expansion of the sums.
+        device : torch.device or str, optional
+            Device of the tensors.
+        dtype : torch.dtype, default float32
+            float32 or float64.
+        """
+        expansion = resolve_expansion(order, expansion)
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be float32 or float64, got {dtype}")
-        s, z = (
-            empty_sums(batch, dim, terms, dtype, device),
-            empty_sums(batch, dim, terms, dtype, device),
-        )
+        s, z = (empty_sums(batch, dim, expansion.terms, dtype, device).zero_() for _ in range(2))
         shift = torch.full((batch, dim), torch.inf, dtype=dtype, device=device)
-        return State(s.zero_(), z.zero_(), shift)
+        return State(s, z, shift, expansion)
 
     @property
-    def order(self) -> int:
-        """The highest power of a Taylor expansion, one less than the number of terms."""
-        return self.s.shape[-1] - 1
+    def order(self) -> int | None:
+        """Highest power of a Taylor expansion; None for a quadrature."""
+        return self.expansion.order if isinstance(self.expansion, Taylor) else None
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in self)
+        """Bytes of all tensors."""
+        return sum(x.numel() * x.element_size() for x in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: getattr(self, name) for name in _TENSORS}
 
     @staticmethod
     def merge(a: "State", b: "State") -> "State":
-        """The state after a's tokens and then b's, in O(BDN). An empty state changes nothing."""
+        """Return the state after the tokens of a and then those of b, in O(BDN).
+
+        Merging with an empty state changes no bit.
+        """
         for name, x in (("a", a), ("b", b)):
             if not isinstance(x, State):
                 raise TypeError(f"{name} must be an eattn.State, got {type(x).__name__}")
+        if a.expansion != b.expansion:
+            raise ValueError(f"b must have a's expansion {a.expansion!r}, got {b.expansion!r}")
         if a.s.shape != b.s.shape:
             raise ValueError(
                 f"b must have a's shape {tuple(a.s.shape)}, got {tuple(b.s.shape)}"
                 " (batch, channels, terms)"
             )
         shift = torch.minimum(a.shift, b.shift).detach()
-        at, bt = decay(a.shift.detach(), shift), decay(b.shift.detach(), shift)
+        kept_a = shift_decay(a.shift.detach(), shift).unsqueeze(-1)
+        kept_b = shift_decay(b.shift.detach(), shift).unsqueeze(-1)
         a_empty, b_empty = a.shift.isposinf().unsqueeze(-1), b.shift.isposinf().unsqueeze(-1)
 
         def join(x: Tensor, y: Tensor) -> Tensor:
-            both = x * at.unsqueeze(-1) + y * bt.unsqueeze(-1)
+            both = x * kept_a + y * kept_b
             return torch.where(b_empty, x, torch.where(a_empty, y, both))
 
-        return State(join(a.s, b.s), join(a.z, b.z), shift)
+        return State(join(a.s, b.s), join(a.z, b.z), shift, a.expansion)
 
     def select(self, index: Tensor) -> "State":
-        """Rows `index` of the batch, repeated or reordered as beam search needs."""
-        return State(*(x.index_select(0, index) for x in self))
+        """Return rows `index` of the batch, repeated or reordered as beam search needs."""
+        return self._map(lambda x: x.index_select(0, index))
 
-    def to(self, *args: object, **kwargs: object) -> "State":
-        """As `Tensor.to`; a dtype must be float32 or float64."""
-        moved = State(*(x.to(*args, **kwargs) for x in self))  # type: ignore[call-overload]
+    def to(self, *args: Any, **kwargs: Any) -> "State":
+        """Move or convert as `Tensor.to` does; a dtype must be float32 or float64."""
+        moved = self._map(lambda x: x.to(*args, **kwargs))
         if moved.s.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"a state is float32 or float64, got {moved.s.dtype}")
+            raise TypeError(f"a state must be float32 or float64, got {moved.s.dtype}")
         return moved
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "State":
+        return _unflatten(map(function, self.tensors().values()), self.expansion)
+
+
+_TENSORS = tuple(field.name for field in fields(State) if field.name != "expansion")
+
+
+def shift_decay(old: Tensor, new: Tensor) -> Tensor:
+    """Return the factor that moves a sum from shift `old` to `new`, which may be infinite."""
+    limit = empty_shift(old.dtype)
+    return decay(old.clamp(max=limit), new.clamp(max=limit))
 
 
 def empty_sums(
     rows: int, dim: int, terms: int, dtype: torch.dtype, device: torch.device | str | None
 ) -> Tensor:
-    """[rows, D, N], with channels adjacent in memory: the kernels are vectors over channels."""
+    """Allocate [rows, D, N] with adjacent channels: the kernels are vectors over channels."""
     return torch.empty(rows, terms, dim, dtype=dtype, device=device).transpose(1, 2)
 
 
-def laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A state tensor [R, D, N] as the kernels want it: memory order [R, N, D]."""
-    _, D, N = x.shape
-    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # as they left it: no time to lose here
-        return x
-    return x.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
+# ---- pytree and torch.load(weights_only=True) ----------------------------------------------------
 
 
-def dense(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
+def _flatten(state: State) -> tuple[list[Tensor], Expansion]:
+    return list(state.tensors().values()), state.expansion
 
 
-torch.serialization.add_safe_globals([State])  # torch.load(weights_only=True) takes it back
+def _unflatten(leaves: Iterable[Any], expansion: Expansion) -> State:
+    return State(**dict(zip(_TENSORS, leaves, strict=True)), expansion=expansion)
+
+
+def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Expansion]:
+    # Not GetAttrKey: the guards of torch.export confuse `.s` with `.shift`, which begins with it.
+    return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], state.expansion
+
+
+pytree.register_pytree_node(
+    State,
+    _flatten,
+    _unflatten,
+    serialized_type_name="eattn.State",
+    to_dumpable_context=lambda expansion: [expansion.terms, expansion.radius],
+    from_dumpable_context=lambda numbers: expansion_from_terms(*numbers),
+    flatten_with_keys_fn=_flatten_with_keys,
+)
+torch.serialization.add_safe_globals([State, Taylor, Quadrature])

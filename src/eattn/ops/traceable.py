@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from eattn.ops.eager import Inputs, Outputs, as_state, initial_sums
+from eattn.ops.eager import as_state, initial_sums
 from eattn.ops.expansion import Expansion
-from eattn.ops.features import Features, decay, far, features
+from eattn.ops.features import Features, decay, empty_shift, features
+from eattn.ops.inputs import Inputs, Outputs
 
 TILE = 16  # tokens summed at once: as few doublings for each term as memory for chunks allows
 REACH = 22  # doublings over tiles, at most: enough for L = 2^22 * TILE = 2^26
@@ -18,9 +19,11 @@ def exporting() -> bool:
 
 
 def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
-    """As `eager.forward`, without packed sequences."""
-    q, k, v, key_mask, *state = inputs
-    start, shift = initial_sums(k, expansion.terms, *state)
+    """Compute `eager.forward`, without packed sequences."""
+    if inputs.cu_seqlens is not None:
+        raise ValueError("cu_seqlens cannot be exported: export padded sequences with key_mask")
+    q, k, v, key_mask = inputs[:4]
+    start, shift = initial_sums(inputs, expansion.terms)
     kernel = features(expansion, start.dtype)
     hidden = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
     if key_mask is not None:
@@ -32,15 +35,15 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
     causal_scan = _scan if kernel.shifts else _running
     scan = causal_scan if causal and not alone else _total
     (num, den), sums, last = scan(kernel, q, k, v, hidden, start, shift)
-    y = (num / den).masked_fill(den == 0, 0).to(inputs[0].dtype)
-    return y, *as_state(sums, last), sums.new_empty(0)
+    y = (num / den).masked_fill(den == 0, 0).to(inputs.q.dtype)
+    return y, *as_state(sums, last), None
 
 
 def _total(
     kernel: Features, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, start: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    size = kernel.size(k).masked_fill(hidden, far(k.dtype))
-    last = torch.minimum(size.amin(1, keepdim=True), shift)
+    magnitude = kernel.magnitude(k).masked_fill(hidden, empty_shift(k.dtype))
+    last = torch.minimum(magnitude.amin(1, keepdim=True), shift)
     point, w = kernel.key(k, last)
     terms = kernel.terms(point, w.masked_fill(hidden, 0))
     sums = {n: torch.stack([f * v, f]).sum(2, keepdim=True) for n, f in terms}
@@ -63,8 +66,8 @@ def _running(
         return x
 
     value = kernel.read(*kernel.query(q), pair)[0]
-    size = kernel.size(k).masked_fill(hidden, far(k.dtype))
-    return value, _stack(sums), torch.minimum(size.amin(1, keepdim=True), shift)
+    magnitude = kernel.magnitude(k).masked_fill(hidden, empty_shift(k.dtype))
+    return value, _stack(sums), torch.minimum(magnitude.amin(1, keepdim=True), shift)
 
 
 def _scan(
@@ -82,7 +85,7 @@ def _scan(
 
     tokens, within = _reaches(token, TILE.bit_length() - 1)
     chunks, among = _reaches(chunk, _doublings(C + 1))
-    m = kernel.size(k).masked_fill(hidden, far(k.dtype))
+    m = kernel.magnitude(k).masked_fill(hidden, empty_shift(k.dtype))
     for earlier in tokens:
         m = torch.minimum(m, m.index_select(2, earlier))
     ends = torch.cat([shift, m[:, :, -1]], 1)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
-from eattn._checks import check_number
+from eattn._checks import check_number, check_size
 from eattn.nn import check_mixer
-from eattn.nn.base import check_size
 from eattn.timeseries import saved_forecaster, store
 from eattn.timeseries.backtesting import replay, with_truth
 from eattn.timeseries.conformal import check_quantiles, extended, offsets

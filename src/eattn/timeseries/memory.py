@@ -167,7 +167,7 @@ def _read(model: Forecaster, x: Tensor, calendar: Tensor | None, before: Reading
 
 def _named(reading: Reading) -> Named:
     state = reading.state
-    own = {f"state.{n}": x for n, x in state._asdict().items() if n != "encoder"}
+    own = {f"state.{n}": x for n, x in vars(state).items() if n != "encoder"}
     named = {"last": reading.last} | own
     for number, layer in enumerate(state.encoder.layers):
         named |= {f"{number}.{name}": x for name, x in parts(layer).items()}

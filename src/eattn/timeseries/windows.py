@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eattn._checks import check_size
 from eattn.models import Forecaster
-from eattn.nn.base import check_size
 from eattn.timeseries.rollout import read, roll_out
 from eattn.train import move
 

@@ -73,8 +73,11 @@ EattnArgs alone_if_forked(const EattnArgs *args) {
 
 }  // namespace
 
-// Bumped when EattnArgs changes, so that a stale library is refused rather than misread.
-EATTN_API int eattn_abi() { return 2; }
+// Increase when EattnArgs changes: Python then refuses a stale library instead of misreading it.
+EATTN_API int eattn_abi() { return 3; }
+
+// Python checks its own list of fields against this.
+EATTN_API int eattn_args_size() { return int(sizeof(EattnArgs)); }
 
 EATTN_API int eattn_openmp() {
 #ifdef _OPENMP

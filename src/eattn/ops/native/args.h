@@ -1,5 +1,5 @@
-// What Python hands to the kernels: one plain struct of 64-bit fields, filled in this order by
-// ops/native.py.
+// Arguments of the kernels: a plain struct of 64-bit fields. ops/native.py lists the same names in
+// the same order.
 #pragma once
 #include <cstdint>
 
@@ -12,14 +12,14 @@ struct EattnView {
 struct EattnArgs {
   EattnView q, k, v, y;            // inputs and output of the forward
   EattnView gy, dq, dk, dv;        // backward only
-  const uint8_t *key_mask;         // [B, Lk], 1 where the token is real; or nullptr
+  const uint8_t *key_mask;         // [B, Lk], 1 where the token is valid; or nullptr
   const int64_t *cu_seqlens;       // [R + 1] offsets of packed sequences; or nullptr
   // States in memory order [R, N, D], shifts [R, D]; all in the accumulation type.
   const void *s0, *z0, *m0;        // initial state, or nullptr
   void *s1, *z1, *m1;              // final state: written by forward, read by backward
   const void *gs, *gz;             // gradients of the final state, or nullptr
   void *ds, *dz;                   // gradients of the initial state, or nullptr
-  void *saved;                     // checkpoints, see scan.h; or nullptr
+  void *saved;                     // checkpoints, see io.h; or nullptr
   int64_t B, Lq, Lk, D, R;         // R sequences: B of them, or the packed ones
   int64_t terms, causal, io, threads;
   double radius;                   // of the quadrature's grid; 0 for Taylor

@@ -1,14 +1,14 @@
-// The expansion: which functions of q and k make up the kernel. The scan (scan.h) knows only this
+// An expansion names the features of q and k. The scan (scan.h) knows only this
 // interface, and that the kernel is symmetric, K(x, p) = sum_n f_n(x) c_n f_n(p), so that the
 // backward is the same scan with q and k exchanged:
 //   kTerms          how many functions there are
 //   c(n)            their coefficients
 //   key(k), query(q)  all that is needed of a token, a Point; kPrepares if that takes exponentials
-//   size(k)         the shift is the least of it: sums are relative to the largest weight so far
+//   magnitude(k)    its running minimum is the shift: sums are relative to the largest weight so far
 //   weight(k, m)    what a key is multiplied by at shift m, beside the functions
 //   slope(k)        d/dk log of that and of all the functions' common factor
 //   kLift           a power of two that the backward's sums are kept times
-//   least(gy)       a den no larger than this is of keys too far away to have a gradient
+//   min_den(gy)     a smaller den comes from keys too far away to have a gradient
 //   add, add_scaled f_n at a key, at a query, join the sums
 //   read            sum_n c_n f_n(p) s_n, and its derivative without that of the common factor
 #pragma once

@@ -3,8 +3,8 @@
 // here may have external linkage but the two entry points: an inline function shared with another
 // translation unit could be kept in the version this machine cannot run.
 //
-// This file cuts the work: into (sequence, group of channel blocks) and, when those are too few for
-// the threads, along time. How it is cut never changes a bit of the result (see scan.h).
+// This file splits the work: into (sequence, group of channel blocks) and, when those are too few
+// for the threads, along time. The split never changes a bit of the result (see scan.h).
 #include "memory.h"
 #include "tiles.h"
 
@@ -48,7 +48,7 @@ struct Group {
   int64_t first, count;
 };
 
-// How the work is cut. Groups are wide, so that a row is read in long runs.
+// How the work is split. Groups are wide, so that a row is read in long runs.
 struct Plan {
   static constexpr int64_t kWidest = 32;
   int threads;
@@ -80,10 +80,10 @@ struct Plan {
   }
 };
 
-// A sequence cut in time: chunks, and runs of them, one for each thread.
-struct Cut {
+// A sequence split over time into chunks, and into one run of chunks per thread.
+struct TimeSplit {
   int64_t length, chunks, runs;
-  Cut(int64_t tokens, int threads)
+  TimeSplit(int64_t tokens, int threads)
       : length(tokens), chunks(ceil_div(tokens, kChunk)), runs(smaller(threads, chunks)) {}
   INLINE int64_t first(int64_t run) const { return chunks * run / runs; }  // chunk of a run
   INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }  // token
@@ -144,10 +144,10 @@ template <class E> struct Series {
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
-      const Cut cut(g.lk, plan.threads);
-      const int64_t chunks = cut.chunks, runs = cut.runs;
-      auto first = [&](int64_t run) { return cut.first(run); };
-      auto end = [&](int64_t chunk) { return cut.end(chunk); };
+      const TimeSplit split(g.lk, plan.threads);
+      const int64_t chunks = split.chunks, runs = split.runs;
+      auto first = [&](int64_t run) { return split.first(run); };
+      auto end = [&](int64_t chunk) { return split.end(chunk); };
       const int64_t ahead = runs ? first(runs - 1) : 0;
       Scratch<B> sums(ahead * n + 1), b((runs + 1) * n);
       each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
@@ -243,10 +243,10 @@ template <class E> struct Series {
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
-      const Cut cut(g.lk, plan.threads);
-      const int64_t chunks = cut.chunks, runs = cut.runs;
-      auto first = [&](int64_t run) { return cut.first(run); };
-      auto end = [&](int64_t chunk) { return cut.end(chunk); };
+      const TimeSplit split(g.lk, plan.threads);
+      const int64_t chunks = split.chunks, runs = split.runs;
+      auto first = [&](int64_t run) { return split.first(run); };
+      auto end = [&](int64_t chunk) { return split.end(chunk); };
       // dk and dv hold the adjoints until they are overwritten, where they can: less to allocate.
       const bool lend = a.io == kIoSame && a.D % kLanes == 0;
       Scratch<Real> memory((lend ? 1 : 3) * g.lk * n * kLanes);

@@ -1,4 +1,4 @@
-// The kernel as an integral, by the trapezoid rule on an even grid:
+// Gaussian features: the kernel as an integral, by the trapezoid rule on an even grid:
 //   e^-(q - k)^2 = 2 / sqrt(pi) * integral of e^-2(q - u)^2 e^-2(k - u)^2 du.
 // Every function is positive, and so are the weights.
 #pragma once
@@ -18,12 +18,12 @@ template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kTiny = kDouble ? 0 : Real(1e-34), kMost = kDouble ? Real(1e300) : Real(1e32);
+  static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34), kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
-  // What a query feels of the edges at least, so that den is never 0: too little to matter while
-  // some key is within 9.
-  static constexpr Real kEdge = kDouble ? 0 : Real(1e-21);
+  // Smallest feature of a query at the two outer nodes, so that den is never 0. Too small to
+  // matter while some key is within 9.
+  static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
   using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // at the central node, X, 1 / X
@@ -32,7 +32,7 @@ template <int N> struct Quadrature {
   Real reach, step;
   Real ratio[M], slope_at[N];
 
-  // The reach is that of expansion.py.
+  // Same reach as in expansion.py.
   explicit Quadrature(double r) : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / M)) {
     const double h = double(step) / 4;  // as rounded: what the powers are taken of
     for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
@@ -43,12 +43,12 @@ template <int N> struct Quadrature {
   INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
   INLINE Point key(V k) const { return at(inside(k)); }
   INLINE Point query(V q) const { return at(inside(q)); }
-  // Nor may gradient / den itself be infinite.
-  static INLINE V least(V gy) {
+  // gradient / den must not be infinite either.
+  static INLINE V min_den(V gy) {
     const V den = abs(gy) * (2 * kLift * kSmallest);
-    return max(splat(kTiny), select(den == kInf, V{}, den));
+    return max(splat(kMinDen), select(den == kInf, V{}, den));
   }
-  static INLINE V size(V) { return V{}; }
+  static INLINE V magnitude(V) { return V{}; }
   static INLINE V weight(V, V) { return splat(1 / kRoot / kRoot); }
   INLINE V slope(V k) const { return -4 * inside(k); }
 
@@ -63,9 +63,9 @@ template <int N> struct Quadrature {
   // near the query. No key it reads is near that node, or den would not be small: any bound does that
   // leaves room for the sum of millions.
   INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const {
-    const V most = kMost / abs(u), both = u * rho;
+    const V limit = kMaxProduct / abs(u), both = u * rho;
     outward(x, [&](int n, V f) INLINE_LAMBDA {
-      const V bounded = min(f, most);
+      const V bounded = min(f, limit);
       sums.s[n] = fma(bounded, both, sums.s[n]);
       sums.z[n] = fma(bounded, u, sums.z[n]);
     });
@@ -108,7 +108,7 @@ template <int N> struct Quadrature {
     o.r = splat(1);
     outward(p, [&](int n, V f) INLINE_LAMBDA {
       const V sn = s(n), zn = z(n);
-      if (kQuery && (n == 0 || n == N - 1)) f = max(f, splat(kEdge));
+      if (kQuery && (n == 0 || n == N - 1)) f = max(f, splat(kEdgeFloor));
       o.s = fma(f, sn, o.s);
       o.z = fma(f, zn, o.z);
       if (kDerivative) {

@@ -1,4 +1,4 @@
-// The paper's expansion: powers.
+// Taylor features: powers of q and k, the expansion of the paper.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ template <int N> struct Taylor {
 
   static INLINE V key(V k) { return k; }
   static INLINE V query(V q) { return q; }
-  static INLINE V least(V) { return V{}; }
-  static INLINE V size(V k) { return abs(k); }
+  static INLINE V min_den(V) { return V{}; }
+  static INLINE V magnitude(V k) { return abs(k); }
   // e^(m^2 - k^2), at most 1 since m <= |k|.
   static INLINE V weight(V k, V m) {
     const V a = abs(k);

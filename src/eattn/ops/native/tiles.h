@@ -1,6 +1,6 @@
 // What is done with one tile of one block: the equations, on top of the scan.
 #pragma once
-#include "state_io.h"
+#include "io.h"
 
 namespace {
 
@@ -47,7 +47,7 @@ template <class E> struct Tiles {
       const V before = shift;
       for (int t = 0; t < rows; ++t) {
         const V x = k[t];
-        if (!mask || mask[t]) shift = min(e.size(x), shift);
+        if (!mask || mask[t]) shift = min(e.magnitude(x), shift);
         m[t] = shift;
         w[t] = e.weight(x, shift);
       }
@@ -86,7 +86,7 @@ template <class E> struct Tiles {
 
   // What a query has to say to the reverse sums.
   static INLINE V adjoint(V gy, V den) {
-    return select(abs(den) <= E::least(gy), V{}, gy * E::kLift / den);
+    return select(abs(den) <= E::min_den(gy), V{}, gy * E::kLift / den);
   }
 
   static INLINE V query_gradient(const Reading &o, V y, V a) {
@@ -110,7 +110,7 @@ template <class E> struct Tiles {
     const Rows<const Real> k = ks.rows;
     const uint8_t *mask = at.mask();
     for (int i = 0; i < at.rows; ++i)
-      if (!mask || mask[i]) shift = min(e.size(k[i]), shift);
+      if (!mask || mask[i]) shift = min(e.magnitude(k[i]), shift);
     return shift;
   }
 

@@ -1,6 +1,6 @@
-"""How the kernels are cut up: every configuration the autotuner may choose, and the chunks.
+"""How the kernels split their work: all configurations of the autotuner, and the chunks.
 
-None of it changes a bit but CHUNK, which depends on shapes alone.
+Only CHUNK changes bits, and it depends on shapes alone.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ MERGE = Config(1, 8)  # of the walk over the chunks: short, and not worth tuning
 STEP = Config(1, 1)  # of one token: nothing to tune, and nothing may be timed while decoding
 
 SHORTEST, LONGEST = 64, 256  # tokens in a chunk
-WARPS = 1024  # that fill a card: 8 for each of 128 multiprocessors
+WARPS = 1024  # that fill a GPU: 8 for each of 128 multiprocessors
 LANES = 32  # channels counted as a warp
 FUSED_TERMS = 17  # up to which the sums of a chunk and those before it fit into registers
 
@@ -48,7 +48,7 @@ def chunk_length(rows: int, L: int, D: int) -> int:
 
 
 def is_fused(rows: int, Lq: int, L: int, D: int, terms: int) -> bool:
-    """Whether one pass will do: sequences and channels fill the card, or there is but one chunk."""
+    """Whether one pass is enough: sequences and channels fill the GPU, or there is one chunk."""
     short = Lq <= SHORTEST and L <= SHORTEST
     return terms <= FUSED_TERMS and (short or rows * -(-D // LANES) >= WARPS)
 
@@ -62,7 +62,7 @@ def slots(x: Tensor, cu_seqlens: Tensor | None, chunk: int) -> int:
 
 
 def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, ...]:
-    """Of what precedes every chunk [slots, 2 N + 1, D], which a causal forward keeps."""
+    """Return the shape [slots, 2 N + 1, D] of the prefix sums that a causal forward saves."""
     B, L, D = q.shape
     return slots(q, cu_seqlens, chunk_length(B, L, D)), 2 * terms + 1, D
 
@@ -70,8 +70,8 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, 
 def row_of_slot(cu_seqlens: Tensor, chunk: int, count: int) -> Tensor:
     """Which sequence each chunk belongs to, without asking the device how long they are.
 
-    Offsets on a card are not checked. Of wrong ones, too, a chunk gets a sequence that begins no
-    later, or the first: so it does not lie before the first token.
+    Offsets on a GPU are not checked. Even with wrong ones a chunk gets a sequence that begins no
+    later, or the first, so that it never lies before the first token.
     """
     starts = cu_seqlens[:-1].long().clamp(min=0) // chunk
     starts += torch.arange(len(starts), device=starts.device)

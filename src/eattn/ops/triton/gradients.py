@@ -3,15 +3,14 @@
 import triton
 import triton.language as tl
 
-from eattn.ops.triton.equations import (
+from eattn.ops.triton.features import (
     absorb,
     add_query,
+    constant,
+    decay,
     key_gradient,
     query_features,
     query_gradient,
-)
-from eattn.ops.triton.features import (
-    decay,
 )
 from eattn.ops.triton.memory import (
     block_of,
@@ -19,13 +18,16 @@ from eattn.ops.triton.memory import (
     chunk_of,
     keys_seen,
     load_rows,
+    load_shift,
     load_slot,
     load_state,
     no_sums,
+    sequence_of,
     store_row,
     store_slot,
     tokens_inside,
 )
+from eattn.ops.triton.scan import merge_chunks
 
 
 @triton.jit
@@ -36,7 +38,7 @@ def query_gradients(
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """dq of every chunk of queries; what they have to say to keys, a, y and m each and as sums."""
+    """dq of every chunk of queries; a, y and m of each query, and their sums, for the keys."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -82,6 +84,42 @@ def query_gradients(
                 store_row(dq_at, D, first + t + i, dq, inside[i])
                 rs, rz = add_query(rs, rz, f, tl.where(inside[i], a, 0.0), y, 1.0, E)
     store_slot(sums_ptr, slot, rs, rz, start, d, D, lanes, E)
+
+
+@triton.jit
+def merge_back(
+    sums_ptr, prefix_ptr, cu_ptr, gs_ptr, gz_ptr, m1_ptr, m0_ptr, ds_ptr, dz_ptr, total_ptr, L, D,
+    E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """What follows every chunk, from the gradient of the final state to that of the initial one."""
+    N: tl.constexpr = E.terms
+    row = tl.program_id(0)
+    n = tl.program_id(2)
+    d, lanes = block_of(D, BLOCK)
+    _batch, _begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
+    c = tl.full((BLOCK,), 1.0, E.real)
+    if not E.gaussian:
+        for i in tl.static_range(N):
+            c = tl.where(n == i, constant(E.table[i], c, E), c)
+    at = row.to(tl.int64) * D
+    s = tl.zeros((BLOCK,), E.real)
+    z = tl.zeros((BLOCK,), E.real)
+    m = load_shift(m1_ptr + at, d, lanes, E)
+    if gs_ptr is not None:
+        s = -tl.load(gz_ptr + at * N + n * D + d, mask=lanes, other=0.0) * E.lift / c
+        z = tl.load(gs_ptr + at * N + n * D + d, mask=lanes, other=0.0) * E.lift / c
+    s, z, m = merge_chunks(
+        s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, True, TILE, E
+    )
+    if total_ptr is not None:
+        total_at = total_ptr + row.to(tl.int64) * (2 * N + 1) * D + d
+        tl.store(total_at + n * D, s, mask=lanes)
+        tl.store(total_at + (N + n) * D, z, mask=lanes)
+        tl.store(total_at + 2 * N * D, m, mask=lanes & (n == 0))
+    if ds_ptr is not None:
+        c = c * decay(m, load_shift(m0_ptr + at, d, lanes, E), E) * (1 / E.lift)
+        tl.store(ds_ptr + at * N + n * D + d, z * c, mask=lanes)
+        tl.store(dz_ptr + at * N + n * D + d, -s * c, mask=lanes)
 
 
 @triton.jit

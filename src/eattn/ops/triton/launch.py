@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from eattn.ops.expansion import Expansion
-from eattn.ops.state import dense, empty_sums, laid_out
-from eattn.ops.triton import INTERPRETED, configs, gradients, merging, scan
+from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums, dense, kernel_sums
+from eattn.ops.state import empty_sums
+from eattn.ops.triton import INTERPRETED, configs, gradients, scan
 from eattn.ops.triton.configs import MERGE, STEP, Config, choices
 from eattn.ops.triton.constants import Numbers, numbers
 
@@ -23,12 +24,12 @@ KERNELS = {
     "outputs": scan.outputs,
     "fused": scan.fused,
     "step": scan.step,
-    "merge": merging.merge,
-    "merge_back": merging.merge_back,
+    "merge": scan.merge,
+    "merge_back": gradients.merge_back,
     "query_gradients": gradients.query_gradients,
     "key_gradients": gradients.key_gradients,
 }
-# An autotuner keeps in itself what it is called with, and a backward may have a thread per card.
+# An autotuner keeps in itself what it is called with, and a backward may have a thread per GPU.
 LOCK = threading.Lock()
 # a b + c in one instruction, whatever is usual in a version of Triton.
 COMPILED = {"enable_fp_fusion": True}
@@ -41,7 +42,7 @@ def settings(config: Config, warp: int) -> dict[str, int]:
 
 @functools.cache
 def _warp(device: torch.device) -> int:
-    """Lanes of a warp: 64 on some cards of AMD."""
+    """Lanes of a warp: 64 on some GPUs of AMD."""
     if INTERPRETED:
         return 32
     with _on(device):
@@ -51,7 +52,7 @@ def _warp(device: torch.device) -> int:
 
 @functools.cache
 def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
-    """The kernel with all its configurations, one of which is chosen on the card, once per D.
+    """The kernel with all its configurations, one of which is chosen on the GPU, once per D.
 
     One for each expansion: Triton may keep in files what it chose for which key, if that is plain.
     It is run many times over, and where `lent` must find what it has overwritten: see `_adjoints`.
@@ -121,23 +122,17 @@ def _on(device: torch.device) -> Any:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def _call(
-    q: Tensor,
-    k: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    expansion: Expansion,
-    real: torch.dtype,
-) -> _Call:
-    B, _, D = q.shape
+def _call(inputs: Inputs, expansion: Expansion) -> _Call:
+    B, Lq, D = inputs.q.shape
+    cu, real, mask = inputs.cu_seqlens, inputs.sum_dtype, dense(inputs.key_mask, torch.bool)
     return _Call(
         E=numbers(expansion, real, REAL[real]),
         D=D,
-        rows=B if cu_seqlens is None else cu_seqlens.shape[0] - 1,
-        chunk=configs.chunk_length(B, max(q.shape[1], k.shape[1]), D),
-        mask=None if key_mask is None else dense(key_mask, torch.bool).view(torch.uint8),
-        cu=None if cu_seqlens is None else cu_seqlens.contiguous(),
-        device=q.device,
+        rows=inputs.rows,
+        chunk=configs.chunk_length(B, max(Lq, inputs.k.shape[1]), D),
+        mask=None if mask is None else mask.view(torch.uint8),
+        cu=None if cu is None else cu.contiguous(),
+        device=inputs.q.device,
     )
 
 
@@ -145,42 +140,23 @@ def _strided(*tensors: Tensor) -> list[Any]:
     return [x for tensor in tensors for x in (tensor, *tensor.stride())]
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    *,
-    expansion: Expansion,
-    causal: bool,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """y, the final s, z, shift, and with `save` what `backward` needs."""
-    (_, Lq, D), L = q.shape, k.shape[1]
-    wide = q.dtype == torch.float64 or (s is not None and s.dtype == torch.float64)
-    real = torch.float64 if wide else torch.float32
-    call = _call(q, k, key_mask, cu_seqlens, expansion, real)
+def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -> Outputs:
+    """Return y, the final s, z, shift, and with `save` the prefix sums that `backward` needs."""
+    q, k, v = inputs[:3]
+    (_, Lq, D), L, real = q.shape, k.shape[1], inputs.sum_dtype
+    call = _call(inputs, expansion)
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     s1, z1 = (empty_sums(call.rows, D, expansion.terms, real, q.device) for _ in range(2))
     m1 = torch.empty((call.rows, D), dtype=real, device=q.device)
-    before: tuple[Tensor | None, ...] = (None, None, None)
-    if s is not None and z is not None and shift is not None:
-        before = laid_out(s, real), laid_out(z, real), dense(shift, real)
+    before = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real), dense(inputs.shift, real)
     after = (s1, z1, m1)
-    if causal and L == 1 and not save and key_mask is None and cu_seqlens is None:
+    if causal and L == 1 and not save and call.mask is None and call.cu is None:
         token = (x for t in (q, k, v) for x in (t, t.stride(0), t.stride(2)))
         call.fixed("step", STEP, (call.rows,), *token, *before, *after, y, D)
         return y, *after, None
-    saved = None
-    if save:
-        saved = call.sums(call.slots(k), m1) if causal else m1.new_empty(0)
+    saved = call.sums(call.slots(k), m1) if save and causal else None
     if configs.is_fused(call.rows, Lq, L, D, expansion.terms):
-        prefix = saved if causal else None
-        args = (*_strided(q, k, v), call.mask, call.cu, *before, *after, prefix, y, Lq, L, D)
+        args = (*_strided(q, k, v), call.mask, call.cu, *before, *after, saved, y, Lq, L, D)
         call.tuned("fused", call.rows, *args, CAUSAL=causal)
         return y, *after, saved
     sums = call.sums(call.slots(k), m1)
@@ -199,44 +175,34 @@ def backward(
     gy: Tensor,
     gs: Tensor | None,
     gz: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    shift: Tensor | None,
-    final_s: Tensor,
-    final_z: Tensor,
-    final_shift: Tensor,
+    inputs: Inputs,
+    final: Sums,
     saved: Tensor,
     *,
     expansion: Expansion,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of q, k, v and of the initial s, z (None without one)."""
+) -> Gradients:
+    """Return the gradients of q, k, v and of the initial s, z (None without a state)."""
+    q, k, v = inputs[:3]
     (_, Lq, D), L = q.shape, k.shape[1]
-    real, rows = final_s.dtype, final_s.shape[0]
-    call = _call(q, k, key_mask, cu_seqlens, expansion, real)
+    real, rows = final[0].dtype, final[0].shape[0]
+    call = _call(inputs, expansion)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, k))
-    ds = dz = m0 = None
-    if s is not None and shift is not None:
+    ds = dz = None
+    if inputs.s is not None:
         ds, dz = (empty_sums(rows, D, expansion.terms, real, q.device) for _ in range(2))
-        m0 = dense(shift, real)
-    gradients: tuple[Tensor | None, ...] = (None, None)
-    if gs is not None and gz is not None:
-        gradients = laid_out(gs, real), laid_out(gz, real)
-    final = laid_out(final_s, real), laid_out(final_z, real), dense(final_shift, real)
+    cotangents = kernel_sums(gs, real), kernel_sums(gz, real)
+    s1, z1, m1 = kernel_sums(final[0], real), kernel_sums(final[1], real), dense(final[2], real)
     a, y, m = _adjoints(dk, dv, real, causal)
-    sums = call.sums(call.slots(q), final_shift)
+    sums = call.sums(call.slots(q), final[2])
     # What follows each chunk; not causal, the same for all chunks of a sequence.
-    follows = call.sums(call.slots(k) if causal else rows, final_shift)
+    follows = call.sums(call.slots(k) if causal else rows, final[2])
 
-    args = (*_strided(q, k, v, gy), *call.places(q), saved, *final, dq, a, y, m, sums, Lq, D)
+    args = (*_strided(q, k, v, gy), *call.places(q), saved, s1, z1, m1, dq, a, y, m, sums, Lq, D)
     call.tuned("query_gradients", call.slots(q), *args, CAUSAL=causal)
     suffix, total = (follows, None) if causal else (None, follows)
-    args = (sums, suffix, call.cu, *gradients, final[2], m0, ds, dz, total, Lq, D)
+    m0 = dense(inputs.shift, real)
+    args = (sums, suffix, call.cu, *cotangents, m1, m0, ds, dz, total, Lq, D)
     call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
     args = (*_strided(q, k, v), *call.places(k), follows, a, y, m, dk, dv, L, D)
     call.tuned("key_gradients", call.slots(k), *args, lent=causal and a is dv, CAUSAL=causal)

@@ -14,8 +14,8 @@ def block_of(D, BLOCK: tl.constexpr):
 def sequence_of(row, cu_ptr, L, CHUNK: tl.constexpr):
     """Of one sequence: its batch row, its first token, how many there are, its first slot.
 
-    Offsets are not checked on a card, which would have to be waited for: wrong ones must not lead
-    out of memory.
+    Offsets are not checked on a GPU, which would need a sync: wrong ones must not lead out
+    of memory.
     """
     row = row.to(tl.int64)
     if cu_ptr is None:
@@ -107,12 +107,12 @@ def store_terms(ptr, terms, d, D, lanes, E: tl.constexpr):
 @triton.jit
 def load_shift(ptr, d, lanes, E: tl.constexpr):
     m = tl.load(ptr + d, mask=lanes, other=0.0).to(E.real)
-    return tl.where(m < E.far, m, E.far)
+    return tl.where(m < E.empty_shift, m, E.empty_shift)
 
 
 @triton.jit
 def store_shift(ptr, m, d, lanes, E: tl.constexpr):
-    tl.store(ptr + d, tl.where(m < E.far, m, float("inf")), mask=lanes)
+    tl.store(ptr + d, tl.where(m < E.empty_shift, m, float("inf")), mask=lanes)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
     """The state before the first token (Eq. 8, Eq. 9)."""
     N: tl.constexpr = E.terms
     zero = tl.zeros((BLOCK,), E.real)
-    return (zero,) * N, (zero,) * N, zero + E.far
+    return (zero,) * N, (zero,) * N, zero + E.empty_shift
 
 
 @triton.jit

@@ -1,10 +1,10 @@
 """The scan: how terms are summed along time. A lane is a channel, a program a block of them.
 
-Three phases cut a sequence in time: `states` sums every chunk of CHUNK tokens on its own, `merge`
-(merging.py) leaves what precedes each, `outputs` walks the tokens again from there. The backward
-(gradients.py) is the same from the other end: `query_gradients` also sums what the queries of a
-chunk have to say to earlier keys, `merge_back` goes over the chunks, `key_gradients` walks back.
-`fused` is all of the forward in one pass, for when there are channels enough; `step` is one token.
+Three phases split a sequence over time: `states` sums every chunk of CHUNK tokens on its own,
+`merge` computes what precedes each, `outputs` walks the tokens again from there. The backward
+(gradients.py) is the same from the other end: `query_gradients` also sums the terms that the
+queries of a chunk add for earlier keys, `merge_back` goes over the chunks, `key_gradients` walks
+back. `fused` is all of the forward in one pass, if there are enough channels; `step` is one token.
 
 Sums are relative to a shift m (ops.features). A tile of TILE tokens is asked for before any is
 used, so that the latencies of memory overlap: neither that nor the BLOCK of lanes changes a bit.
@@ -14,26 +14,20 @@ In memory sums are [slot, 2 N + 1, D]: s, z and the shift, for each chunk or seq
 import triton
 import triton.language as tl
 
-from eattn.ops.triton.equations import (
-    absorb,
-    quotient,
-    reading,
-)
-from eattn.ops.triton.features import (
-    decay,
-    read,
-)
+from eattn.ops.triton.features import absorb, decay, quotient, read, reading
 from eattn.ops.triton.memory import (
     block_of,
     channels_at,
     chunk_of,
     keys_seen,
     load_rows,
+    load_shift,
     load_slot,
     load_state,
     no_sums,
     sequence_of,
     store_row,
+    store_shift,
     store_slot,
     store_state,
     tokens_inside,
@@ -83,6 +77,83 @@ def states(
         s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first, first, 0, count, lanes, TILE, E
     )  # fmt: skip
     store_slot(sums_ptr, slot, s, z, m, d, D, lanes, E)
+
+
+@triton.jit
+def merge_chunks(
+    s, z, m, sums_ptr, prefix_ptr, first, chunks, n, d, D, lanes,
+    BACK: tl.constexpr, TILE: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """Term n of what precedes each chunk (going back: follows it), and of all of them."""
+    N: tl.constexpr = E.terms
+    lost_s = tl.zeros_like(s)  # to rounding, and made good: Kahan's sum
+    lost_z = tl.zeros_like(z)
+    for t in range(0, chunks, TILE):
+        ok = tokens_inside(t, chunks, lanes, TILE)
+        ss = ()
+        zs = ()
+        ms = ()
+        for i in tl.static_range(TILE):
+            c = t + i
+            if BACK:
+                c = chunks - 1 - c
+            at = sums_ptr + (first + c) * (2 * N + 1) * D + d
+            ss = ss + (tl.load(at + n * D, mask=ok[i], other=0.0),)
+            zs = zs + (tl.load(at + (N + n) * D, mask=ok[i], other=0.0),)
+            ms = ms + (tl.load(at + 2 * N * D, mask=ok[i], other=0.0),)
+        for i in tl.static_range(TILE):
+            if prefix_ptr is not None:
+                c = t + i
+                if BACK:
+                    c = chunks - 1 - c
+                at = prefix_ptr + (first + c) * (2 * N + 1) * D + d
+                tl.store(at + n * D, s, mask=ok[i])
+                tl.store(at + (N + n) * D, z, mask=ok[i])
+                tl.store(at + 2 * N * D, m, mask=ok[i] & (n == 0))
+            own = tl.where(ms[i] < E.empty_shift, ms[i], E.empty_shift)
+            new = own
+            if not BACK:
+                new = tl.where(own < m, own, m)
+            new = tl.where(ok[i], new, m)
+            kept = decay(m, new, E)
+            joins = decay(own, new, E)
+            moved_s = s * kept
+            moved_z = z * kept
+            total_s = ss[i] * joins + lost_s * kept
+            total_z = zs[i] * joins + lost_z * kept
+            s = moved_s + total_s
+            z = moved_z + total_z
+            lost_s = total_s - (s - moved_s)
+            lost_z = total_z - (z - moved_z)
+            m = new
+    return s, z, m
+
+
+@triton.jit
+def merge(
+    sums_ptr, prefix_ptr, cu_ptr, s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, L, D,
+    E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """What precedes every chunk, and the final state: term n of one sequence."""
+    N: tl.constexpr = E.terms
+    row = tl.program_id(0)
+    n = tl.program_id(2)
+    d, lanes = block_of(D, BLOCK)
+    _batch, _begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
+    at = row.to(tl.int64) * D
+    s = tl.zeros((BLOCK,), E.real)
+    z = tl.zeros((BLOCK,), E.real)
+    m = s + E.empty_shift
+    if s0_ptr is not None:
+        s = tl.load(s0_ptr + at * N + n * D + d, mask=lanes, other=0.0)
+        z = tl.load(z0_ptr + at * N + n * D + d, mask=lanes, other=0.0)
+        m = load_shift(m0_ptr + at, d, lanes, E)
+    s, z, m = merge_chunks(
+        s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, False, TILE, E
+    )
+    tl.store(s1_ptr + at * N + n * D + d, s, mask=lanes)
+    tl.store(z1_ptr + at * N + n * D + d, z, mask=lanes)
+    store_shift(m1_ptr + at, m, d, lanes & (n == 0), E)
 
 
 @triton.jit

@@ -1,8 +1,9 @@
-"""The Triton backend on a card, beside what every backend is held to: graphs, and no waiting."""
+"""The Triton backend on a GPU, beyond the tests of every backend: graphs, and no sync."""
 
 import pytest
 import torch
 from op_helpers import causals, draw
+from torch.utils._pytree import tree_leaves
 
 from eattn import Quadrature, State, Taylor, ea_series, ea_series_step
 from eattn.ops import triton
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(why_not is not None, reason=f"
 both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
 
 
-def on_card(*shape: int) -> list[torch.Tensor]:
+def on_gpu(*shape: int) -> list[torch.Tensor]:
     return [draw(*shape, seed=i).to("cuda", torch.float32) for i in range(3)]
 
 
@@ -34,18 +35,19 @@ def captured(call):
 @both
 @torch.no_grad()
 def test_decoding_replays_from_a_graph(expansion):
-    q, k, v = on_card(2, 9, 40)
+    q, k, v = on_gpu(2, 9, 40)
     token = [x[:, 0].clone() for x in (q, k, v)]
     state = State.zeros(2, 40, expansion=expansion, device="cuda")
 
     def step():
-        y, after = ea_series_step(*token, state, expansion=expansion)
-        for held, new in zip(state, after, strict=True):
+        y, after = ea_series_step(*token, state)
+        for held, new in zip(tree_leaves(state), tree_leaves(after), strict=True):
             held.copy_(new)
         return y
 
     graph, y = captured(step)
-    for held, empty in zip(state, State.zeros(2, 40, expansion=expansion), strict=True):
+    start = State.zeros(2, 40, expansion=expansion)
+    for held, empty in zip(tree_leaves(state), tree_leaves(start), strict=True):
         held.copy_(empty)
     ys = []
     for t in range(9):
@@ -61,7 +63,7 @@ def test_decoding_replays_from_a_graph(expansion):
 @pytest.mark.parametrize("shape", [(1, 3000, 40), (1024, 20, 33)], ids=["chunks", "fused"])
 @torch.no_grad()
 def test_whole_sequences_replay_from_a_graph(causal, shape):
-    q, k, v = on_card(*shape)
+    q, k, v = on_gpu(*shape)
     graph, y = captured(lambda: ea_series(q, k, v, causal=causal))
     for x in (q, k, v):
         x.mul_(0.5)
@@ -70,9 +72,9 @@ def test_whole_sequences_replay_from_a_graph(causal, shape):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # that it is a prototype
-def test_nothing_waits_for_the_card():
+def test_no_call_waits_for_the_gpu():
     """But the first calls, which compile and tune."""
-    q, k, v = on_card(1, 700, 40)
+    q, k, v = on_gpu(1, 700, 40)
     cu = torch.tensor([0, 300, 700], dtype=torch.int32, device="cuda")
     state = State.zeros(1, 40, device="cuda")
 
