@@ -55,9 +55,8 @@ def train_to_dir(
         Overwrite another model or run.
     fsdp, sequence_parallel
         As in `eattn.train.torchrun`.
-    device, tensorboard
-        As in `eattn.train.TrainConfig`.
-    progress : bool, default False
+    device, tensorboard, progress
+        As in `eattn.train.TrainConfig` and `eattn.train.train`.
 
     Returns
     -------
@@ -128,13 +127,7 @@ def save(trained: TrainedLM, out: Path, text: Text, config: LMConfig) -> None:
 
 
 def load(folder: Path) -> tuple[EAForCausalLM, Any]:
-    """Load a saved model and its tokenizer.
-
-    Raises
-    ------
-    ValueError
-        If `folder` is not a complete language model of eattn.
-    """
+    """Load a saved model and its tokenizer; raise ValueError unless both are complete."""
     if not folder.is_dir():
         what = "got a file" if folder.exists() else "it does not exist"
         raise ValueError(f"{folder} must be the folder of a saved model, {what}")

@@ -22,21 +22,11 @@ CHUNK = 1024  # tokens of a prompt per forward
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose the next token.
+    """How to choose the next token."""
 
-    Parameters
-    ----------
-    temperature : float, default 1.0
-        0 takes the most likely token.
-    top_k : int, optional
-        Sample from the `top_k` most likely tokens only.
-    top_p : float, optional
-        Sample from the most likely tokens with a total probability of `top_p` only.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: float = 1.0  # 0 takes the most likely token
+    top_k: int | None = None  # sample from the k most likely tokens only
+    top_p: float | None = None  # sample from the most likely ones with total probability p only
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, least=0)

@@ -34,8 +34,6 @@ ENCODE_BATCH = 64  # documents
 def alphabet() -> dict[str, int]:
     """Return the byte of each character of GPT-2's alphabet: itself if printable, else 256 on.
 
-    Examples
-    --------
     >>> alphabet()["A"], alphabet()["Ġ"]
     (65, 32)
     """
@@ -50,8 +48,6 @@ def alphabet() -> dict[str, int]:
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer whose token n is byte n.
 
-    Examples
-    --------
     >>> byte_tokenizer()("añ")["input_ids"]
     [97, 195, 177]
     """

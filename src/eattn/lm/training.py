@@ -32,8 +32,6 @@ EVALUATION_TIME = "evaluation_seconds"
 class LMConfig:
     """Options of a language model and of its training.
 
-    Examples
-    --------
     >>> LMConfig(mixer="sa", hidden=64).model(257).num_attention_heads
     8
     """
@@ -160,10 +158,6 @@ def train_lm(
     progress : bool or Console, default False
     **options
         Further fields of `TrainConfig`, such as `device` and `checkpoint`.
-
-    Returns
-    -------
-    TrainedLM
     """
     tokenizer = config.make_tokenizer(text) if tokenizer is None else tokenizer
     dataset, validation = (
@@ -226,8 +220,6 @@ def bits_per_byte(
 
     Parameters
     ----------
-    model : Module
-    dataset : PackedDataset
     sizes : Tensor, shape (vocab,)
         Number of bytes of each token; see `byte_counts`.
     batch_tokens : int

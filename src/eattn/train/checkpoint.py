@@ -21,16 +21,6 @@ class Checkpoint:
     """The file `last.pt` in a folder of its own, for one run at a time.
 
     It holds tensors and plain values, and loading it runs no code (`weights_only=True`).
-
-    Parameters
-    ----------
-    folder : path
-        Created if it does not exist.
-
-    Raises
-    ------
-    CheckpointError
-        If `folder` is a file.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

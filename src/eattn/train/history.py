@@ -23,21 +23,11 @@ class Row:
 
 @dataclass(frozen=True)
 class History:
-    """Result of `train`.
-
-    Attributes
-    ----------
-    rows : tuple of Row
-    best : Row or None
-        Row with the best metric, whose weights `keep="best"` keeps; None without a metric.
-    stopped : str
-        "epochs", "max_steps" or "patience".
-    seconds : float
-    """
+    """Result of `train`."""
 
     rows: tuple[Row, ...]
-    best: Row | None
-    stopped: str
+    best: Row | None  # by the metric; keep="best" keeps its weights; None without a metric
+    stopped: str  # "epochs", "max_steps" or "patience"
     seconds: float
 
 

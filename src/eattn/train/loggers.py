@@ -24,11 +24,12 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
-class Bar:
-    """Progress bar with epoch, loss, the last metrics, and the time passed and left."""
+class ConsoleLogger:
+    """A progress bar on a terminal, or else a plain line per evaluation."""
 
     def __init__(self, console: Console, schedule: Schedule, state: RunState) -> None:
-        self.schedule, self.loss, self.shown = schedule, "", 0.0
+        self.console, self.schedule, self.loss, self.shown = console, schedule, "", 0.0
+        self.first, self.start = state.step, time.monotonic()
         self.metrics = _metrics(state.rows[-1]) if state.rows else ""
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -38,57 +39,41 @@ class Bar:
             TimeRemainingColumn(),
             console=console,
             auto_refresh=False,  # no thread beside the computation
+            disable=not console.is_terminal,
         )
+        self.task = self.bar.add_task("", total=schedule.steps, completed=self.first, figures="")
         self.bar.start()
-        start = _epoch(schedule, state.step)
-        self.task = self.bar.add_task(start, total=schedule.steps, completed=state.step, figures="")
 
     def step(self, step: int, *, loss: float, lr: float, norm: float) -> None:
         self.loss = f"loss {loss:.4f}"
-        now = time.monotonic()
-        refresh = now - self.shown >= REFRESH
-        self.shown = now if refresh else self.shown
-        self._show(step, refresh)
+        if time.monotonic() - self.shown >= REFRESH:
+            self._show(step)
 
     def row(self, row: Row) -> None:
         self.metrics = _metrics(row)
-        self._show(row.step, True)
-
-    def close(self) -> None:
-        self.bar.refresh()
-        self.bar.stop()
-
-    def _show(self, step: int, refresh: bool) -> None:
-        self.bar.update(
-            self.task,
-            completed=step,
-            description=_epoch(self.schedule, step - 1),
-            figures=f"{self.loss}{self.metrics}",
-            refresh=refresh,
-        )
-
-
-class Lines:
-    """A plain line per evaluation, for logs."""
-
-    def __init__(self, console: Console, schedule: Schedule, state: RunState) -> None:
-        self.console, self.schedule = console, schedule
-        self.first, self.start = state.step, time.monotonic()
-
-    def step(self, step: int, *, loss: float, lr: float, norm: float) -> None:
-        pass
-
-    def row(self, row: Row) -> None:
+        if self.console.is_terminal:
+            self._show(row.step)
+            return
         pace = (time.monotonic() - self.start) / (row.step - self.first)
         left = pace * (self.schedule.steps - row.step)
         line = (
-            f"{_epoch(self.schedule, row.step - 1)} loss {row.loss:.4f}{_metrics(row)},"
+            f"{self._epoch(row.step)} loss {row.loss:.4f}{self.metrics},"
             f" {row.seconds:.0f} s, {left:.0f} s left"
         )
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        pass
+        self.bar.stop()
+
+    def _show(self, step: int) -> None:
+        self.shown = time.monotonic()
+        figures = f"{self.loss}{self.metrics}"
+        epoch = self._epoch(step)
+        self.bar.update(self.task, completed=step, description=epoch, figures=figures, refresh=True)
+
+    def _epoch(self, step: int) -> str:
+        last = self.schedule.epoch(self.schedule.steps - 1)
+        return f"epoch {self.schedule.epoch(step - 1) + 1}/{last + 1}"
 
 
 class TensorBoard:
@@ -120,12 +105,8 @@ def make_loggers(progress: bool | Console, schedule: Schedule, state: RunState) 
         found.append(TensorBoard(schedule.config.tensorboard, state))
     if progress is not False:
         console = Console(stderr=True) if progress is True else progress
-        found.append((Bar if console.is_terminal else Lines)(console, schedule, state))
+        found.append(ConsoleLogger(console, schedule, state))
     return found
-
-
-def _epoch(schedule: Schedule, step: int) -> str:
-    return f"epoch {schedule.epoch(step) + 1}/{schedule.epoch(schedule.steps - 1) + 1}"
 
 
 def _metrics(row: Row) -> str:

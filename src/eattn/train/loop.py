@@ -67,18 +67,12 @@ def train(
     progress : bool or Console, default False
         Show a bar on a terminal and a line per evaluation elsewhere, on stderr or on the console.
 
-    Returns
-    -------
-    History
-
     Raises
     ------
     TrainingError
         If a loss or gradient is not finite, before it reaches the weights. The model then has the
         best weights of an evaluation, or else those before that step.
 
-    Examples
-    --------
     >>> from eattn.train import Task, TensorDataset
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
     >>> task = Task(TensorDataset(x, 3 * x), lambda model, b: (model(b[0]) - b[1]).square().mean())

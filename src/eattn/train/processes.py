@@ -44,17 +44,6 @@ LOST = re.compile(
 class Processes:
     """The processes of a run and the rank of this one; by default a single process.
 
-    Attributes
-    ----------
-    rank, count : int
-    sequence : int
-        Number of neighbouring processes that share the tokens of a batch.
-    fsdp : bool
-    shard : Shard or None
-        This process's shard of a sequence; None unless `sequence` > 1.
-
-    Examples
-    --------
     >>> Processes().share([3, 1, 2]), Processes(1, 2).share([3, 1, 2])
     ([3, 1, 2], [1])
     >>> Processes(1, 4, sequence=2).share([3, 1, 2])  # same as process 0: they share tokens
@@ -63,9 +52,9 @@ class Processes:
 
     rank: int = 0
     count: int = 1
-    sequence: int = 1
+    sequence: int = 1  # neighbouring processes that share the tokens of a batch
     fsdp: bool = False
-    shard: Shard | None = None
+    shard: Shard | None = None  # of a sequence; None unless sequence > 1
 
     @classmethod
     def current(cls) -> "Processes":
@@ -316,10 +305,6 @@ def torchrun(
         Number of processes that share the tokens of a batch.
     timeout : timedelta, optional
         How long to wait for another process; by default torch's 30 minutes.
-
-    Yields
-    ------
-    Processes
 
     Raises
     ------
