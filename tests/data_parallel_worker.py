@@ -1,4 +1,4 @@
-"""Runs of a language model, a classifier and a forecaster in any number of processes."""
+"""Train language models in any number of processes."""
 
 import sys
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torchrun_helpers import norms
 from train.problem_helpers import Interrupted
 
 from eattn.data.text import Document, Text, split
 from eattn.lm import LMConfig, checkpoint_dir, train_lm, train_to_dir, training
-from eattn.timeseries import EAClassifier, EAForecaster
-from eattn.train import History, Processes, torchrun
+from eattn.timeseries import EAClassifier
+from eattn.train import Processes, torchrun
 
 MODES: dict[int, dict[str, dict[str, Any]]] = {
     4: {
@@ -44,52 +44,29 @@ def text() -> Text:
     return split([Document(str(i), b"".join(lines[i : i + 1 + i % 4])) for i in range(30)])
 
 
-def result(history: History | None, model: nn.Module) -> Result:
-    assert history is not None
-    rows = [(row.step, row.loss, *row.metrics.values())[:3] for row in history.rows]
-    return {"rows": rows, "weights": dict(model.state_dict())}
+def run(text: Text, config: LMConfig, **options: Any) -> Result:
+    trained = train_lm(text, config, **options)
+    rows = [(row.step, row.loss, row.metrics["bits_per_byte"]) for row in trained.history.rows]
+    return {"rows": rows, "weights": dict(trained.model.state_dict())}
 
 
 def language(**options: Any) -> Result:
-    trained = train_lm(text(), CONFIG, **options)
-    return result(trained.history, trained.model)
+    return run(text(), CONFIG, **options)
 
 
 def short() -> Result:
     """Every row is a batch, and the last one a single token: fewer than processes."""
     documents = [Document("", b"a" * CONFIG.length), Document("", b"b" * CONFIG.length)]
     config = replace(CONFIG, batch_tokens=CONFIG.length, steps=4, evaluations=2)
-    trained = train_lm(Text(*((document,) for document in documents)), config)
-    return result(trained.history, trained.model)
+    return run(Text(*((document,) for document in documents)), config)
 
 
-def classifier(random_state: int | None = 0) -> Result:
-    rng = np.random.default_rng(0)
-    X = [rng.normal(size=(2, 9 + i % 7)) + i % 2 for i in range(29)]
-    options: dict[str, Any] = dict(dim=8, depth=1, dropout=0.0, epochs=2, batch_size=10, lr=0.01)
-    model = EAClassifier(**options, validation_fraction=0.3, random_state=random_state)
-    model.fit(X, np.arange(29) % 2)
-    return result(model.history_, model.model_)
+def classifier(random_state: int | None = 0) -> None:
+    X, y = np.random.default_rng(0).normal(size=(8, 2, 9)), np.arange(8) % 2
+    EAClassifier(dim=8, depth=1, epochs=1, random_state=random_state).fit(X, y)
 
 
-def forecaster() -> Result:
-    options: dict[str, Any] = dict(dim=8, depth=1, heads=2, lags=4, context=11, batch_size=8)
-    model = EAForecaster(3, **options, epochs=2, lr=0.01, dtype="float32")
-    model.fit(np.sin(np.arange(60) / 3).tolist())
-    return result(model.history_, model.model_)
-
-
-RUNS: dict[str, Callable[[], Result]] = {
-    "language": language,
-    "short": short,
-    "classifier": classifier,
-    "forecaster": forecaster,
-}
-
-
-def runs(mode: str) -> list[str]:
-    """Return the runs that a mode is for: only language models share a sequence."""
-    return list(RUNS) if mode in ("ddp", "fsdp") else ["language", "short"]
+RUNS: dict[str, Callable[[], Result]] = {"language": language, "short": short}
 
 
 def with_norms(run: Callable[[], Result]) -> Result:
@@ -121,8 +98,8 @@ def work() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for mode, options in MODES[world].items():
         with torchrun(**options):
-            for name in runs(mode):
-                found[f"{name} {mode}"] = with_norms(RUNS[name])
+            for name, each in RUNS.items():
+                found[f"{name} {mode}"] = with_norms(each)
             if mode == "fsdp and sequence":
                 interrupt(folder)
             if mode == "ddp":
@@ -145,7 +122,7 @@ def error(
     mixer: str = "ea-6",
     sequence_parallel: int = 2,
     other: bool = False,
-    work: Callable[[], Result] | None = None,
+    work: Callable[[], None] | None = None,
 ) -> str:
     mine = text()
     if other and Processes.current().first:  # as long as that of the others

@@ -235,17 +235,6 @@ def test_a_damaged_model_raises_one_line(folder, tmp_path, capfd, case):
     assert str(model) in printed.err and reason in printed.err
 
 
-def test_text_beyond_learned_positions_raises(folder, tmp_path, capfd):
-    args = ["--text", folder / "text", "--out", tmp_path / "model", "--positions"]
-    call("train", *args, *SIZE, "--steps", 1)
-    capfd.readouterr()
-    for prompt, reason in (("x" * 40, "the prompt has 40 tokens"), ("x", "at most 32 after")):
-        assert cli.main(["lm", "generate", str(tmp_path / "model"), "--prompt", prompt]) == 1
-        printed = capfd.readouterr()
-        assert printed.out == ""
-        assert reason in printed.err and printed.err.count("\n") == 1
-
-
 def writing(folder, tokens: int) -> subprocess.Popen:
     args = ["lm", "generate", str(folder / "model"), "--prompt", "the", "--endless"]
     args += ["--tokens", str(tokens), "--seed", "0", "--top-k", "60"]

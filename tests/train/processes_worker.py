@@ -1,16 +1,19 @@
-"""Runs in the processes that torchrun starts: `torchrun -m train.processes_worker FOLDER`.
+"""Runs in two processes: `torchrun -m train.processes_worker FOLDER [N]`.
 
-FOLDER/RANK.pt gets the result of each run by name: its history without times, and its weights.
+With N, rank 1 kills itself at its N-th step. Without, that run is resumed, and FOLDER/RANK.pt gets
+the result of each run by name: its history without times, and its weights.
 """
 
 import contextlib
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchrun_helpers import norms
 from train.problem_helpers import (
     SIDES,
@@ -24,7 +27,7 @@ from train.problem_helpers import (
 )
 
 from eattn.nn import make_mixer
-from eattn.train import Checkpoint, Processes, Task, TrainConfig, isolated, torchrun, train
+from eattn.train import Batch, Checkpoint, Processes, Task, TrainConfig, isolated, torchrun, train
 
 FEW = 25  # the last batch of an epoch has one sample
 # 40 samples: batches of 12, and the last of an epoch has 4
@@ -108,12 +111,33 @@ def errors(folder: Path) -> dict[str, str]:
     return found
 
 
-def main(folder: Path) -> None:
+def killed(folder: Path, last: int | None) -> dict[str, Any]:
+    """Run with sharded weights and dropout; rank 1 kills itself at step `last`."""
+    calls = 0
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        nonlocal calls
+        calls += 1
+        if calls == last and not Processes.current().first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return weighted(model, batch)
+
+    config = replace(CONFIG, batch_size=10, checkpoint=folder, checkpoint_every=2)
+    return result(scored(loss), config, dropout=0.3) | {"calls": calls}
+
+
+def main(folder: Path, last: int | None = None) -> None:
     torch.set_num_threads(1)
+    # torchrun ends the remaining process, but not before that process has reported the loss.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with torchrun(fsdp=True) as processes:
+        resumed = killed(folder / "killed", last)
+        found = {"after kill": resumed, "without kill": killed(folder / "not killed", None)}
+        processes.gather(None)  # wait for all
     with torchrun() as processes:
-        found = runs(folder) | {"errors": errors(folder)}
+        found |= runs(folder) | {"errors": errors(folder)}
         torch.save(found, folder / f"{processes.rank}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -5,19 +5,15 @@ import pickle
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from train.problem_helpers import loss, net, plain, points, same, scored, timeless, weights
+from train.problem_helpers import loss, net, plain, points, same, scored, weights
 
-from eattn.models import Forecaster, SequenceClassifier
 from eattn.train import (
-    ListDataset,
     Task,
     TensorDataset,
     TrainConfig,
     TrainingError,
-    isolated,
     train,
 )
 
@@ -32,42 +28,6 @@ def test_a_problem_is_learned():
     assert torch.equal(model(x).argmax(1), y)
     assert not any(module.training for module in model.modules())
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_a_classifier_learns_from_padded_series():
-    """Which half of a series is louder, from a mask and a dictionary batch."""
-    rng = torch.Generator().manual_seed(0)
-    items = []
-    for i in range(48):
-        x = torch.randn(6 + i % 5, 2, generator=rng)
-        side = slice(None, len(x) // 2) if i % 2 else slice(len(x) // 2, None)
-        x[side] *= 4
-        items.append((x, i % 2))
-
-    def collate(rows):
-        xs, ys = zip(*rows, strict=True)
-        lengths = torch.tensor([len(x) for x in xs])
-        x = nn.utils.rnn.pad_sequence(xs, batch_first=True, padding_value=math.nan)
-        mask = torch.arange(x.shape[1]) < lengths[:, None]
-        return {"x": x, "key_mask": mask, "y": torch.tensor(ys)}
-
-    def cross_entropy(model, batch):
-        return F.cross_entropy(model(batch["x"], key_mask=batch["key_mask"]), batch["y"])
-
-    with isolated(0):
-        model = SequenceClassifier(2, classes=2, dim=16, depth=1, mixer="ea-6")
-    task = Task(ListDataset(items, collate), cross_entropy)
-    history = train(model, task, TrainConfig(epochs=15, batch_size=16, lr=5e-3))
-    assert history.rows[-1].loss < 0.5 * history.rows[0].loss
-
-
-def test_a_forecaster_learns_by_its_own_loss():
-    x = torch.sin(torch.arange(240) * 0.4).reshape(20, 12, 1)
-    with isolated(0):
-        model = Forecaster(1, dim=16, depth=1, mixer="ea-2")
-    task = Task(TensorDataset(x), lambda model, batch: model.loss(*batch))
-    history = train(model, task, TrainConfig(epochs=15, batch_size=10, lr=5e-3))
-    assert history.rows[-1].loss < 0.2 * history.rows[0].loss
 
 
 def test_rows_record_every_epoch():
@@ -196,15 +156,6 @@ def test_frozen_parameters_stay():
     train(model, plain(), TrainConfig(epochs=2))
     changed = {name for name, x in weights(model).items() if not torch.equal(x, before[name])}
     assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
-
-
-def test_a_compiled_model_learns_the_same():
-    model, compiled = net(), net()
-    config = TrainConfig(epochs=2, batch_size=8)
-    history = train(model, scored(), config)
-    graph = torch.compile(compiled, backend="eager")
-    assert timeless(train(graph, scored(), config)) == timeless(history)
-    assert same(weights(compiled), weights(model))
 
 
 @pytest.mark.parametrize(

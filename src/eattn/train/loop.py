@@ -334,14 +334,12 @@ class _Run:
 
 def _copy(model: nn.Module) -> dict[str, Any]:
     """Copy the weights to the CPU; shards stay on their device."""
-    return {
-        name: x.detach().clone()
-        if hasattr(x, "full_tensor")
-        else x.detach().to("cpu", copy=True)
-        if isinstance(x, Tensor)
-        else x
-        for name, x in model.state_dict().items()
-    }
+
+    def copy(x: Tensor) -> Tensor:
+        return x.clone() if hasattr(x, "full_tensor") else x.to("cpu", copy=True)
+
+    found: dict[str, Any] = pytree.tree_map_only(Tensor, copy, dict(model.state_dict()))
+    return found
 
 
 def _finite(x: object) -> bool:
