@@ -100,7 +100,7 @@ def test_ea_6_is_held_to_softmax_attention(bits, verdict):
 def test_plans_that_cannot_be_are_named():
     with pytest.raises(ValueError, match="unknown mixer 'xx'"):
         replace(TINY, mixers=("xx",))
-    with pytest.raises(ValueError, match="at least those of a row"):
+    with pytest.raises(ValueError, match="at least length"):
         replace(TINY, batch_tokens=8)
 
 
