@@ -1,6 +1,6 @@
-"""`classify fit` and `forecast fit`, alone or as `torchrun -m cli.fit_helpers FOLDER` starts them.
+"""Run `classify fit` and `forecast fit`, alone or under `torchrun -m cli.fit_helpers FOLDER OUT`.
 
-FOLDER has `train.ts` and `data.csv`, and gets a model of each.
+FOLDER has `train.ts` and `data.csv`; OUT gets a model of each.
 """
 
 import io
@@ -17,7 +17,7 @@ SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
 
 
 def main(folder: Path, out: Path) -> None:
-    # Every process draws its own dropout, and the command has no option to go without.
+    # Every process draws its own dropout, and the command has no option to turn it off.
     EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
     classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
     classify += ["--validation", 0]
@@ -29,7 +29,7 @@ def main(folder: Path, out: Path) -> None:
 
 
 def full(folder: Path, out: Path) -> None:
-    """What each process says, into FOLDER/full.RANK, where the first has no room for the model."""
+    """Fail to save on a full disk, and write what each process prints to FOLDER/full.RANK."""
     said = io.StringIO()
     error = OSError(28, "No space left on device")
     args = ["classify", "fit", folder / "train.ts", "--out", out, *SMALL, "--epochs", 1]

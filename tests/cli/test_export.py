@@ -52,7 +52,7 @@ def exported(request, models, tmp_path_factory):
 
 def test_classifier_example_prints_its_probabilities(models, exported):
     fitted = EAClassifier.load(models / "classifier")
-    mean, std = fitted.scaling_.mean[:, None], fitted.scaling_.std[:, None]
+    mean, std = fitted.scaler_.mean[:, None], fitted.scaler_.std[:, None]
     X = [mean + std * np.sin(np.arange(n) / 3) for n in (20, 10)]
     want = fitted.predict_proba(X)
     lines = ran(exported).splitlines()
@@ -76,7 +76,7 @@ def test_forecaster_without_a_step_rereads_its_sequence(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "exact"), "--out", str(out)]) == 0
     assert "no step: a step of mixer 'ea' cannot be exported" in capsys.readouterr().out
-    scale = next(iter(fitted.tracks_.values())).scale
+    scale = next(iter(fitted.states_.values())).scaler
     values = scale.mean + scale.std * np.sin(np.arange(20) / 3)
     want = fitted.with_history(values).predict()["EAForecaster"].tolist()
     found = [float(line.split()[-1]) for line in ran(out).splitlines()]

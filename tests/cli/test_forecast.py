@@ -1,4 +1,4 @@
-"""`eattn forecast`: from a table to a model, from a model to forecasts, and row by row."""
+"""`eattn forecast`: fit, predict and stream, and the errors for bad input."""
 
 import io
 import json
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ NAME = "EAForecaster"
 
 
 def run(*args: object, stdin: str | None = None) -> str:
-    """What a command prints to stdout; what it raises is raised."""
+    """Return what a command prints to stdout, or raise its error."""
     result = CliRunner().invoke(
         app, [str(arg) for arg in args], input=stdin, env={"COLUMNS": "200"}
     )
@@ -39,7 +38,7 @@ def table(**columns) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """data.csv and the model of its column OT, with quantiles."""
+    """A folder with data.csv and the model of its column OT, with quantiles."""
     folder = tmp_path_factory.mktemp("forecast")
     table().to_csv(folder / "data.csv", index=False)
     options = ["--target", "OT", "--quantiles", "0.9,0.1", "--out", folder / "model"]
@@ -53,24 +52,18 @@ def test_every_command_has_help_with_an_example(command):
     assert "eattn forecast" in run(*command, "--help").partition("Example:")[2]
 
 
-# ---- fit and predict -----------------------------------------------------------------------------
-
-
-def test_predict_goes_on_after_the_history_of_fit(folder):
-    found = pd.read_csv(io.StringIO(run("predict", folder / "model")), parse_dates=["ds"])
+def test_predict_continues_the_history_of_fit(folder):
+    text = run("predict", folder / "model")
+    found = pd.read_csv(io.StringIO(text), parse_dates=["ds"])
     assert list(found) == ["unique_id", "ds", NAME, f"{NAME}-q10", f"{NAME}-q90"]
     assert found["unique_id"].tolist() == ["OT"] * 3
     assert found["ds"].tolist() == [*pd.date_range(HOURS[-1], periods=4, freq="h")[1:]]
     expected = EAForecaster.load(folder / "model").predict()
     np.testing.assert_allclose(found.iloc[:, 2:], expected.iloc[:, 2:], rtol=1e-8)
+    assert text == run("predict", folder / "model", folder / "data.csv")
 
 
-def test_with_the_same_data_it_says_the_same(folder):
-    same = run("predict", folder / "model", folder / "data.csv")
-    assert same == run("predict", folder / "model")
-
-
-def test_with_other_data_it_goes_on_after_its_last_row(folder, tmp_path):
+def test_predict_continues_other_data(folder, tmp_path):
     table()[:40].rename(columns={"OT": "temperature"}).to_csv(tmp_path / "new.csv", index=False)
     options = ["--target", "temperature", "--horizon", 5]
     text = run("predict", folder / "model", tmp_path / "new.csv", *options)
@@ -79,7 +72,7 @@ def test_with_other_data_it_goes_on_after_its_last_row(folder, tmp_path):
     assert found["unique_id"].tolist() == ["temperature"] * 5
 
 
-def test_several_series_are_told_apart_by_a_column(tmp_path):
+def test_column_tells_several_series_apart(tmp_path):
     both = pd.concat([table(shop="b"), table(shop="a")[:50]])
     both[["shop", "date", "OT"]].to_csv(tmp_path / "data.csv", index=False)
     model = tmp_path / "model"
@@ -90,7 +83,7 @@ def test_several_series_are_told_apart_by_a_column(tmp_path):
     assert [json.loads(line)["unique_id"] for line in lines.splitlines()] == ["a", "b"]
 
 
-def test_times_may_be_whole_numbers(tmp_path):
+def test_times_may_be_integers(tmp_path):
     path = tmp_path / "years.csv"
     table(year=range(1940, 2000))[["year", "OT"]].to_csv(path, index=False)
     run("fit", path, "--time", "year", "--out", tmp_path / "model", *SMALL)
@@ -100,22 +93,17 @@ def test_times_may_be_whole_numbers(tmp_path):
     assert (answer["cutoff"], answer["ds"]) == (2000, [2001, 2002, 2003])
 
 
-def test_a_known_set_is_looked_for_in_the_data_folder(tmp_path):
-    run("fit", put_etth2(tmp_path), "--out", tmp_path / "a", "--target", "OT", *SMALL)
+def test_known_data_set_is_found_in_the_data_folder(tmp_path):
+    table().to_csv(tmp_path / "ETTh2.csv", index=False)
+    run("fit", tmp_path / "ETTh2.csv", "--out", tmp_path / "a", "--target", "OT", *SMALL)
     run("fit", "ETTh2", "--data-dir", tmp_path, "--out", tmp_path / "b", *SMALL)
     expected = run("predict", tmp_path / "a")
     assert run("predict", tmp_path / "b") == expected
     assert run("predict", tmp_path / "b", "ETTh2", "--data-dir", tmp_path) == expected
 
 
-def put_etth2(folder) -> Path:
-    path = folder / "ETTh2.csv"
-    table().to_csv(path, index=False)
-    return path
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_table_may_come_through_a_pipe(folder, tmp_path):
+def test_table_may_come_through_a_pipe(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=[CSV])
     writer.start()
@@ -124,7 +112,7 @@ def test_a_table_may_come_through_a_pipe(folder, tmp_path):
     assert found == run("predict", folder / "model")
 
 
-def test_files_are_written_whole_and_not_over_others(folder, tmp_path):
+def test_files_are_complete_and_overwritten_by_force_only(folder, tmp_path):
     csv, png = tmp_path / "out.csv", tmp_path / "out.png"
     args = ["predict", folder / "model", folder / "data.csv", "--out", csv, "--plot", png]
     assert run(*args) == ""
@@ -138,19 +126,10 @@ def test_files_are_written_whole_and_not_over_others(folder, tmp_path):
     assert not csv.exists()
     run(*args, "--force")
     assert {path.name for path in tmp_path.iterdir()} == {"out.csv", "out.png"}
-
-
-def test_a_plot_without_data_shows_what_is_remembered(folder, tmp_path):
-    run("predict", folder / "model", "--plot", tmp_path / "plot.svg")
+    run("predict", folder / "model", "--plot", tmp_path / "plot.svg")  # values that states keep
     assert "history" in (tmp_path / "plot.svg").read_text()
-
-
-def test_a_model_is_not_overwritten_without_force(folder):
-    args = ["fit", folder / "data.csv", "--target", "OT", "--out", folder / "model", *SMALL]
-    before = (folder / "model" / "config.json").read_bytes()
     with pytest.raises(ValueError, match="holds a model already"):
-        run(*args)
-    assert (folder / "model" / "config.json").read_bytes() == before
+        run("fit", folder / "data.csv", "--target", "OT", "--out", folder / "model", *SMALL)
 
 
 CSV = table().to_csv(index=False)
@@ -166,11 +145,7 @@ LINES = CSV.splitlines(keepends=True)
         (CSV.replace(LINES[5], "2024-01-01 04:00:00,1,x\n"), [], r"line 6, column 'OT'.*got 'x'"),
         (CSV + LINES[-1], [], r"data\.csv, line 62: .* is there already, in line 61"),
         ("".join([LINES[0], *LINES[:0:-1]]), [], r"data\.csv, line 3: .*sort the rows by time"),
-        (
-            CSV.replace("04:00:00", "04:17:00", 1),
-            [],
-            r"data\.csv: series 'OT'.*04:17:00 is no whole",
-        ),
+        (CSV.replace("04:00:00", "04:17:00", 1), [], r"data\.csv: series 'OT'.*04:17:00 is no"),
         (CSV, ["--target", "OTT"], r"data\.csv has no column 'OTT': did you mean 'OT'"),
         (CSV, ["--time", "dates"], r"data\.csv has no column 'dates': did you mean 'date'"),
         (CSV, ["--target", "none"], r"several columns of numbers, load, OT: --target one"),
@@ -187,66 +162,56 @@ LINES = CSV.splitlines(keepends=True)
 )
 def test_bad_input_is_named_in_one_line(tmp_path, content, options, reason):
     (tmp_path / "data.csv").write_text(content)
-    target = [] if "--target" in options else ["--target", "OT"]
-    if options == ["--target", "none"]:
-        options = []
-    args = ["fit", tmp_path / "data.csv", "--out", tmp_path / "model", *SMALL, *target, *options]
+    options = ["--target", "OT", *options] if "--target" not in options else options
+    options = [] if options == ["--target", "none"] else options
+    args = ["fit", tmp_path / "data.csv", "--out", tmp_path / "model", *SMALL, *options]
     result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "200"})
-    assert result.exit_code != 0
-    if isinstance(result.exception, SystemExit):  # typer's own
+    if isinstance(result.exception, SystemExit):  # an error of typer's
         assert reason in result.output
     else:
-        assert isinstance(result.exception, ValueError)
         with pytest.raises(ValueError, match=reason):
             raise result.exception
+    assert result.exit_code != 0
     assert not (tmp_path / "model").exists()
 
 
-def test_a_missing_file_and_a_model_that_is_none_are_named(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"no\.csv must be a CSV or parquet file, there is none"):
-        run("fit", tmp_path / "no.csv", "--out", tmp_path / "model")
-    with pytest.raises(ValueError, match="there is no file ETTx2, and unknown data set 'ETTx2'"):
-        run("fit", "ETTx2", "--out", tmp_path / "model")
-    with pytest.raises(ValueError, match="JAP is a set to classify"):
-        run("fit", "JAP", "--out", tmp_path / "model")
-    with pytest.raises(ValueError, match="nothing must be the folder of a saved model"):
-        run("predict", tmp_path / "nothing")
+def test_wrong_files_and_folders_are_named(folder, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        run("predict", tmp_path / "broken")
-    with pytest.raises(ValueError, match="line 3: 1 cells"):
-        (tmp_path / "new.csv").write_text("date,OT\n2024-01-01,1\n2024-01-02\n")
-        run("predict", folder / "model", tmp_path / "new.csv")
+    (tmp_path / "new.csv").write_text("date,OT\n2024-01-01,1\n2024-01-02\n")
+    new = ["--out", tmp_path / "model"]
+    for args, reason in [
+        (("fit", tmp_path / "no.csv", *new), r"no\.csv must be a CSV or parquet file, there is"),
+        (("fit", "ETTx2", *new), "there is no file ETTx2, and unknown data set 'ETTx2'"),
+        (("fit", "JAP", *new), "JAP is a set to classify"),
+        (("predict", tmp_path / "nothing"), "nothing must be the folder of a saved model"),
+        (("predict", tmp_path / "broken"), "is damaged"),
+        (("predict", folder / "model", tmp_path / "new.csv"), "line 3: 1 cells"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            run(*args)
 
 
-# ---- stream --------------------------------------------------------------------------------------
-
+TIMES = pd.date_range(HOURS[-1], periods=4, freq="h")[1:]
+VALUES = (5.0, np.nan, 5.5)
 NEW = [
-    f"{time:%Y-%m-%d %H:%M},{value}\n"
-    for time, value in zip(
-        pd.date_range(HOURS[-1], periods=4, freq="h")[1:], (5.0, "", 5.5), strict=True
-    )
+    f"{t:%Y-%m-%d %H:%M},{'' if np.isnan(y) else y}\n" for t, y in zip(TIMES, VALUES, strict=True)
 ]
 
 
-def test_each_row_gives_what_an_update_would(folder):
+def test_stream_equals_update_and_predict(folder):
     model = EAForecaster.load(folder / "model")
-    answers = [
-        json.loads(line)
-        for line in run("stream", folder / "model", stdin="".join(NEW)).splitlines()
-    ]
-    assert len(answers) == 3
-    for answer, value, time in zip(answers, (5.0, np.nan, 5.5), NEW, strict=True):
-        expected = model.update([value]).predict()
+    lines = run("stream", folder / "model", stdin="".join(NEW)).splitlines()
+    for line, value, time in zip(lines, VALUES, TIMES, strict=True):
+        answer, expected = json.loads(line), model.update([value]).predict()
         assert answer["unique_id"] == "OT"
-        assert pd.Timestamp(answer["cutoff"]) == pd.Timestamp(time.partition(",")[0])
+        assert pd.Timestamp(answer["cutoff"]) == time
         assert answer["ds"] == expected["ds"].astype(str).tolist()
         for column in expected.columns[2:]:
             np.testing.assert_allclose(answer[column], expected[column], rtol=1e-12)
 
 
-def test_rows_may_be_named_and_answers_be_cells(folder):
+def test_stream_reads_a_header_and_writes_csv(folder):
     named = ["OT,x,date\n", *(f"{v},1,{t}\n" for t, v in (row.strip().split(",") for row in NEW))]
     args = ["stream", folder / "model", "--horizon", 2, "--format", "csv"]
     text = run(*args, stdin="".join(named))
@@ -255,49 +220,33 @@ def test_rows_may_be_named_and_answers_be_cells(folder):
     assert list(found) == ["unique_id", "ds", *(f"{n}+{h}" for n in labels for h in (1, 2))]
     assert text == run(*args, stdin="".join(NEW))
     answer = json.loads(run("stream", folder / "model", stdin=NEW[0]))
-    np.testing.assert_allclose(
-        found.loc[0, [f"{NAME}-q90+1", f"{NAME}-q90+2"]].astype(float), answer[f"{NAME}-q90"][:2]
-    )
+    first = found.loc[0, [f"{NAME}-q90+1", f"{NAME}-q90+2"]].astype(float)
+    np.testing.assert_allclose(first, answer[f"{NAME}-q90"][:2])
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("lines", "reason"),
     [
-        ("2024-01-03 13:00,x\n", "y must be a finite number, got 'x'"),
-        ("2024-01-03 13:00,inf\n", "y must be a finite number, got 'inf'"),
-        ("2024-01-03 13:00,1e300\n", "y must be a finite number, got '1e300'"),
-        ("soon,1\n", "ds must be a time as 2024-01-31 12:00, got 'soon'"),
-        ("1\n", "1 cells, rows have 2"),
-        ("2024-01-03 12:00,1\n", "series 'OT': 2024-01-03 12:00:00 is known already"),
-        ("2024-01-01 12:00,1\n", "comes before 2024-01-03 12:00:00"),
-        ("2024-01-03 13:20,1\n", "13:20:00 is no whole number of steps"),
+        (f"{NEW[0]}\n2024-01-03 13:00,x\n", "line 3: .*y must be a finite number, got 'x'"),
+        (f"{NEW[0]}2024-01-03 13:00,1e300\n", "line 2: .*y must be a finite number, got '1e300'"),
+        (f"{NEW[0]}soon,1\n", "line 2: ds must be a time as 2024-01-31 12:00, got 'soon'"),
+        (f"{NEW[0]}1\n", "line 2: 1 cells, rows have 2"),
+        (NEW[0] * 2, "line 2: series 'OT': 2024-01-03 12:00:00 is known already"),
+        (f"{NEW[0]}2024-01-01 12:00,1\n", "line 2: .*comes before 2024-01-03 12:00:00"),
+        (f"{NEW[0]}2024-01-03 13:20,1\n", "line 2: .*13:20:00 is no whole number of steps"),
+        (f"QT,{NEW[0]}", "line 1: series 'QT' was not there in fit, which had 'OT'"),
+        (f"1,2,{NEW[0]}", "line 1: a row must be ds,y or unique_id,ds,y, got 4 cells"),
+        ("time,OT\n", "line 1: time, OT names y and no ds: call it 'date'"),
+        ("ds,temperature\n", "line 1: ds, temperature names ds and no y: call it 'OT'"),
     ],
 )
-def test_a_malformed_line_is_named_by_its_number(folder, line, reason):
-    with pytest.raises(ValueError, match=f"^line 3: .*{reason}"):
-        run("stream", folder / "model", stdin=f"{NEW[0]}\n{line}")
-
-
-def test_a_series_that_is_not_known_is_named_by_its_line(folder):
-    with pytest.raises(
-        ValueError, match="line 1: series 'QT' was not there in fit, which had 'OT'"
-    ):
-        run("stream", folder / "model", stdin=f"QT,{NEW[0]}")
-    with pytest.raises(
-        ValueError, match="line 1: a row must be ds,y or unique_id,ds,y, got 4 cells"
-    ):
-        run("stream", folder / "model", stdin=f"1,2,{NEW[0]}")
-
-
-def test_a_first_line_that_names_half_of_the_columns_is_told(folder):
-    with pytest.raises(ValueError, match="line 1: time, OT names y and no ds: call it 'date'"):
-        run("stream", folder / "model", stdin="time,OT\n")
-    with pytest.raises(ValueError, match="line 1: ds, temperature names ds and no y: call it 'OT'"):
-        run("stream", folder / "model", stdin="ds,temperature\n")
+def test_malformed_line_is_named_by_number(folder, lines, reason):
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        run("stream", folder / "model", stdin=lines)
 
 
 def start(folder) -> subprocess.Popen[str]:
-    """`eattn forecast stream`, with the errors and exit codes of the command line."""
+    """Start `eattn forecast stream` as a process with the exit codes of the command line."""
     code = (
         "import sys; from eattn import cli; from eattn.cli import forecast;"
         " cli.app = forecast.app; sys.exit(cli.main())"
@@ -312,35 +261,27 @@ def start(folder) -> subprocess.Popen[str]:
     )
 
 
-def test_a_forecast_comes_before_the_next_row_is_sent(folder):
+def ask(process: subprocess.Popen[str], row: str) -> str:
+    process.stdin.write(row)
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def test_stream_answers_each_row_at_once_and_ends_with_its_reader(folder):
     with start(folder) as process:
-        for row in NEW:
-            process.stdin.write(row)
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline())["unique_id"] == "OT"
-        process.stdin.close()
-        assert process.wait() == 0
-        assert process.stdout.read() == process.stderr.read() == ""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent another way there")
-def test_an_interrupt_ends_it_without_a_traceback(folder):
-    with start(folder) as process:
-        process.stdin.write(NEW[0])
-        process.stdin.flush()
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
-        assert process.stderr.read() == "eattn: interrupted\n"
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(folder):
-    with start(folder) as process:
-        process.stdin.write(NEW[0])
-        process.stdin.flush()
-        process.stdout.readline()
+        for row in NEW[:2]:
+            assert json.loads(ask(process, row))["unique_id"] == "OT"
         process.stdout.close()
-        process.stdin.write(NEW[1])
+        process.stdin.write(NEW[2])
         process.stdin.close()
         assert process.wait() == 0
         assert process.stderr.read() == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent another way there")
+def test_interrupt_ends_the_stream_without_a_traceback(folder):
+    with start(folder) as process:
+        ask(process, NEW[0])
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == "eattn: interrupted\n"

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from eattn import export
 from eattn.export import forecaster
 from eattn.models import Forecaster
-from eattn.timeseries.rollout import read, roll_out
+from eattn.timeseries.predictor import read, roll_out
 
 FIELDS = ("month", "hour")
 C = 2
@@ -100,7 +100,7 @@ def test_model_with_lags_reads_values_one_by_one(lagged):
         out = step(found[-1], state_of(out))
         found.append(out["expected"])
     with torch.no_grad():
-        want = roll_out(lagged, read(lagged, x), 12)
+        want = roll_out(lagged, read(lagged, x), 12, channels=C)
     assert_close(torch.stack(found, 1), want, **CLOSE)
 
 

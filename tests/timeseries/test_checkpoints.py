@@ -1,4 +1,4 @@
-"""A fit that was cut off goes on, to the same bits, and with the same data only."""
+"""An interrupted fit is resumed to the same bits, and with the same data only."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def forecaster(folder):
 
 
 def fitted(make, folder, *, noise=0.0):
-    """What a model says after `fit`."""
+    """Fit, and return the predictions."""
     rng = np.random.default_rng(0)
     if make is forecaster:
         values = np.sin(np.arange(90) / 3) + noise * rng.normal(size=90)
@@ -31,7 +31,7 @@ def fitted(make, folder, *, noise=0.0):
 
 
 def stop(monkeypatch, *, after):
-    """Interrupt the run once it has saved so often."""
+    """Interrupt the run after this many checkpoints."""
     save, count = Checkpoint.save, iter(range(after))
 
     def interrupted(self, state):
@@ -43,7 +43,7 @@ def stop(monkeypatch, *, after):
 
 
 @pytest.mark.parametrize("make", [classifier, forecaster])
-def test_a_fit_that_was_cut_off_goes_on(make, tmp_path, monkeypatch):
+def test_interrupted_fit_is_resumed_bit_for_bit(make, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop(patch, after=1)
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""EAForecaster: what goes in and out, that it learns, and that going on is having been there."""
+"""EAForecaster: input and output, quality, updates, backtests and saving."""
 
 import json
 
@@ -12,12 +12,15 @@ from sklearn.base import clone
 from eattn.timeseries import EAForecaster
 from eattn.timeseries.backtesting import scores
 
-# Trained far enough that forecasts are no longer the last value
+# Trained far enough that forecasts are no longer the last value.
 TINY = dict(
     horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=4, batch_size=16, lr=0.02
 )
 CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
 GROWING = ["ea", "sa", "sa-math"]
+# A window keeps values, whatever the mixer.
+MODES = [*((mixer, None) for mixer in (*CONSTANT, *GROWING)), ("ea-6", 8), ("sa", 8)]
+UPDATED = [(mixer, window, 16) for mixer, window in (*MODES, ("aft", 8))]
 NAME = "EAForecaster"
 
 
@@ -31,7 +34,7 @@ def wave(length: int, seed: int = 0, noise: float = 0.1) -> np.ndarray:
 
 
 def long(lengths: dict, freq: str = "h", start: str = "2024-01-01") -> pd.DataFrame:
-    """Series of these lengths, each with a level and a deviation of its own."""
+    """Series of these lengths, each with its own level and deviation."""
     parts = [
         pd.DataFrame(
             {
@@ -55,15 +58,20 @@ def two() -> EAForecaster:
     return tiny(quantiles=(0.9, 0.1)).fit(long({"b": 60, "a": 45}))
 
 
-# ---- scikit-learn's manners ----------------------------------------------------------------------
+@pytest.fixture
+def one() -> EAForecaster:
+    """Fitted on one series without times."""
+    return tiny().fit(wave(45))
 
 
-def test_arguments_are_stored_as_they_are_and_judged_by_fit():
+def test_parameters_are_checked_by_fit_only(one):
     model = EAForecaster(horizon=0, mixer="no such", quantiles="x")
     assert model.get_params()["horizon"] == 0
     model.set_params(horizon=4, mixer="ea-2", quantiles=None)
     assert clone(model).get_params() == model.get_params()
-    assert not hasattr(clone(tiny().fit(wave(40))), "tracks_")
+    assert not hasattr(clone(one), "states_")
+    with pytest.raises(ValueError, match="not fitted"):
+        model.predict()
 
 
 @pytest.mark.parametrize(
@@ -73,35 +81,24 @@ def test_arguments_are_stored_as_they_are_and_judged_by_fit():
         (dict(horizon=2.5), "horizon must be an int, got float"),
         (dict(window=0), "window must be at least 1, got 0"),
         (dict(lags=0), "lags must be at least 1"),
-        (dict(mixer="bogus"), "unknown mixer 'bogus'"),
         (dict(mixer="aft"), "mixer 'aft' needs a window"),
         (dict(quantiles=(0.1, 1.0)), "quantiles must be between 0 and 1"),
         (dict(quantiles=0.1), "quantiles must be numbers"),
-        (dict(freq="no such"), "freq must be a frequency of pandas"),
         (dict(freq="h"), "freq = 'h' does not go with ds that are integers"),
         (dict(dtype="float16"), "dtype must be 'float32' or 'float64', got 'float16'"),
         (dict(validation_fraction=1), "validation_fraction must be"),
-        (
-            dict(window=30, horizon=20),
-            "series 'y' has 45 values, window = 30 and horizon = 20 need",
-        ),
+        (dict(window=30, horizon=20), "'y' has 45 values, window = 30 and horizon = 20 need"),
         (dict(horizon=50), "the longest series has 45 values.* horizon = 50 needs 51"),
         (dict(quantiles=(0.1,), validation_fraction=0), "quantiles need values that are held out"),
-        (dict(epochs=0), "epochs must be at least 1"),
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
-def test_bad_arguments_are_named(arguments, reason):
+def test_bad_parameters_are_named(arguments, reason):
     with pytest.raises((ValueError, TypeError), match=reason):
         tiny(**arguments).fit(wave(45))
 
 
-def test_what_is_not_fitted_says_so():
-    with pytest.raises(ValueError, match="not fitted"):
-        tiny().predict()
-
-
-def test_a_seed_decides_all_and_the_callers_random_numbers_stay():
+def test_seed_decides_all_and_global_random_state_stays():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -111,10 +108,7 @@ def test_a_seed_decides_all_and_the_callers_random_numbers_stay():
     assert not first.equals(tiny(random_state=4).fit(wave(45)).predict())
 
 
-# ---- what comes out ------------------------------------------------------------------------------
-
-
-def test_forecasts_go_on_after_each_series_in_the_order_of_fit(two):
+def test_forecasts_follow_each_series_in_order_of_fit(two):
     table = two.predict()
     assert list(table) == ["unique_id", "ds", NAME, f"{NAME}-q10", f"{NAME}-q90"]
     assert table["unique_id"].tolist() == ["b"] * 3 + ["a"] * 3
@@ -125,58 +119,57 @@ def test_forecasts_go_on_after_each_series_in_the_order_of_fit(two):
 
 
 @pytest.mark.parametrize("kind", [int, "category", "string"])
-def test_unique_id_keeps_its_dtype(kind):
+def test_unique_id_keeps_its_dtype(two, kind):
     frame = long({2: 30, 1: 30}).astype({"unique_id": kind})
-    model = tiny().fit(frame)
+    model = two.with_history(frame)
     assert model.predict()["unique_id"].dtype == frame["unique_id"].dtype
     assert model.backtest(1)["unique_id"].dtype == frame["unique_id"].dtype
 
 
 @pytest.mark.parametrize("freq", ["MS", "ME", "B", "W-WED", "15min", "QS-OCT"])
-def test_times_continue_at_the_series_frequency(freq):
-    frame = long({"a": 40}, freq)
+def test_times_continue_at_the_frequency_of_the_series(two, freq):
     expected = pd.date_range("2024-01-01", periods=43, freq=freq)[40:]
-    assert (tiny().fit(frame).predict()["ds"] == expected).all()
+    assert (two.with_history(long({"a": 40}, freq)).predict()["ds"] == expected).all()
 
 
-@pytest.mark.parametrize("make", [np.asarray, list, pd.Series], ids=lambda f: f.__name__)
-def test_a_plain_series_counts_its_times_and_has_no_calendar(make):
+@pytest.mark.parametrize("make", [list, pd.Series], ids=lambda f: f.__name__)
+def test_values_without_times_are_counted(one, make):
     model = tiny().fit(make(wave(45)))
     assert model.predict()["ds"].tolist() == [45, 46, 47]
-    assert model.reader_.fields == ()
+    assert model.predictor_.fields == ()
+    same(model.predict(), one.predict(), 0)
 
 
-def test_a_series_with_dates_has_them_and_a_calendar():
+def test_dates_give_a_calendar():
     index = pd.date_range("2024-01-01", periods=60, freq="h")
     model = tiny().fit(pd.Series(wave(60), index))
     assert model.predict()["ds"].iloc[0] == pd.Timestamp("2024-01-03 12:00")
-    assert model.reader_.fields == ("hour",)
+    assert model.predictor_.fields == ("hour",)
     same(model.predict(), tiny().fit(pd.DataFrame({"ds": index, "y": wave(60)})).predict(), 0)
 
 
 @pytest.mark.parametrize("window", [None, 8])
-def test_a_horizon_longer_than_the_trained_one_goes_on_from_it(window):
-    model = tiny(window=window).fit(wave(45))
+def test_longer_horizon_continues_the_trained_one(window):
+    model = tiny(window=window, quantiles=(0.1, 0.9)).fit(wave(90))
     same(model.predict(20)[:3], model.predict(), 0)
     assert len(model.predict(20)) == 20
+    width = model.predict(6).eval(f"`{NAME}-q90` - `{NAME}-q10`").to_numpy()
+    np.testing.assert_allclose(width[3:], width[2])
     with pytest.raises(ValueError, match="horizon must be at least 1, got 0"):
         model.predict(0)
 
 
-# ---- quality -------------------------------------------------------------------------------------
-
-
-def test_it_learns_a_noisy_sine():
+def test_noisy_sine_is_learned():
     y = np.sin(np.arange(400) / 3) + 0.1 * np.random.default_rng(0).normal(size=400)
     model = EAForecaster(horizon=8, dim=16, depth=1, heads=2, lags=12, epochs=12, lr=5e-3)
     model.fit(y[:300])
     table = model.backtest(windows=12, step=8, df=y)
-    assert (table["cutoff"] >= 299).all()  # nothing of it was learnt from
+    assert (table["cutoff"] >= 299).all()  # not trained on
     persistence = np.abs(y[table["cutoff"]] - table["y"]).mean()
     assert scores(table).loc["all", "MAE"] < persistence / 2
 
 
-def test_quantiles_hold_about_the_share_they_say_and_never_cross():
+def test_quantiles_cover_their_share_and_never_cross():
     y = np.random.default_rng(0).normal(size=700)
     model = tiny(quantiles=(0.1, 0.5, 0.9), validation_fraction=0.4).fit(y[:500])
     table = model.backtest(windows=65, step=3, df=y)
@@ -186,19 +179,10 @@ def test_quantiles_hold_about_the_share_they_say_and_never_cross():
     assert 0.4 < (table["y"] < middle).mean() < 0.6
 
 
-def test_beyond_the_trained_horizon_bands_stay_as_wide():
-    model = tiny(quantiles=(0.1, 0.9)).fit(wave(90))
-    width = model.predict(6).eval(f"`{NAME}-q90` - `{NAME}-q10`").to_numpy()
-    np.testing.assert_allclose(width[3:], width[2])
-
-
-def test_a_constant_series_does_no_harm_beside_others():
-    frame = pd.concat([long({"wave": 45}), long({"flat": 45}).assign(y=5e9)])
-    forecast = tiny().fit(frame).predict().set_index("unique_id").loc["flat", NAME]
-    assert np.isfinite(forecast).all()
-
-
-def test_of_constant_series_alone_there_is_nothing_to_learn():
+def test_constant_series_are_allowed_unless_all_are():
+    flat = long({"flat": 45}).assign(y=5e9)
+    forecast = tiny().fit(pd.concat([long({"wave": 45}), flat])).predict()
+    assert np.isfinite(forecast.set_index("unique_id").loc["flat", NAME]).all()
     values = np.full(45, -7.1)
     values[3] = np.nan
     with pytest.raises(ValueError, match=r"series 'y' is -7\.1 throughout: there is nothing"):
@@ -209,96 +193,56 @@ def test_of_constant_series_alone_there_is_nothing_to_learn():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_value_beyond_all_measure_does_not_spoil_the_state(dtype):
+def test_huge_value_does_not_spoil_the_state(dtype):
     model = tiny(dtype=dtype).fit(wave(90)).update([1e99])
     assert np.isfinite(model.predict()[NAME]).all()
     assert np.abs(model.update(wave(50)).predict()[NAME]).max() < 100
 
 
-# ---- going on ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mixer", [*CONSTANT, *GROWING])
-@pytest.mark.parametrize("window", [None, 8])
-def test_updating_is_having_had_the_longer_history(mixer, window):
+@pytest.mark.parametrize(("mixer", "window", "context"), [*UPDATED, ("ea-6", None, None)])
+def test_update_equals_longer_history(mixer, window, context):
     frame = long({"b": 60, "a": 45})
-    model = tiny(mixer=mixer, window=window).fit(frame)
+    model = tiny(mixer=mixer, window=window, context=context).fit(frame)
     longer = long({"b": 97, "a": 62})  # past several exchanges of states
-    new = longer.merge(frame, how="left", on=["unique_id", "ds"], indicator=True)
-    new = new[new["_merge"] == "left_only"].rename(columns={"y_x": "y"})[["unique_id", "ds", "y"]]
+    new = longer[
+        longer.groupby("unique_id").cumcount() >= longer["unique_id"].map(dict(b=60, a=45))
+    ]
     expected = model.with_history(longer).predict()
     one_by_one = model.with_history(frame)
     for i in range(len(new)):
         one_by_one.update(new.iloc[i : i + 1])
     same(one_by_one.predict(), expected)
-    assert (
-        not model.update(new[:1]).predict().equals(expected)
-    )  # which is not said of all forecasts
+    assert not model.update(new[:1]).predict().equals(expected)  # forecasts do differ
     same(model.update(new[1:]).predict(), expected)
 
 
-@pytest.mark.parametrize("changes", [dict(context=None), dict(mixer="aft", window=8)], ids=str)
-def test_so_it_is_without_exchanging_states_and_with_positions(changes):
-    model = tiny(**changes).fit(wave(45))
-    expected = model.with_history(wave(70)).predict()
-    same(model.update(wave(70)[45:]).predict(), expected)
-
-
 @pytest.mark.parametrize("mixer", CONSTANT)
-def test_memory_does_not_grow_with_updates(mixer):
-    model = tiny(mixer=mixer).fit(wave(45))
+def test_state_does_not_grow_with_updates(mixer):
+    model = tiny(mixer=mixer, epochs=1).fit(wave(45))
     after_ten = model.update(wave(10)).state_nbytes
     assert model.update(wave(1000)).state_nbytes == after_ten
-    assert tiny(mixer=mixer, context=None).fit(wave(45)).state_nbytes == after_ten // 2
+    model = tiny(mixer=mixer, context=None, epochs=1).fit(wave(45))
+    assert model.state_nbytes == after_ten // 2
 
 
-@pytest.mark.parametrize("mixer", ["ea-6", "sa"])
-def test_a_window_keeps_its_values_and_no_more(mixer):
-    model = tiny(mixer=mixer, window=8).fit(wave(45))
-    assert model.state_nbytes == 8 * 8
-    assert model.update(wave(100)).state_nbytes == 8 * 8
-
-
-def test_growing_states_are_bounded_by_the_context():
+def test_growing_states_are_bounded_by_window_or_context():
+    model = tiny(mixer="sa", window=8).fit(wave(45))
+    assert model.state_nbytes == model.update(wave(100)).state_nbytes == 8 * 8
     model = tiny(mixer="sa").fit(wave(45))
     sizes = [model.update([0.5]).state_nbytes for _ in range(100)]
     assert max(sizes) == max(sizes[:20])
 
 
-def test_a_short_history_counts_as_a_whole_and_a_window_as_far_as_it_reaches():
+def test_forecast_depends_on_window_or_context_only(one):
     y = wave(16)
     changed = np.concatenate([[y[0] + 1], y[1:]])
-    model = tiny().fit(wave(45))
-    assert not model.with_history(y).predict().equals(model.with_history(changed).predict())
+    assert not one.with_history(y).predict().equals(one.with_history(changed).predict())
     model = tiny(window=8).fit(wave(45))
-    same(
-        model.with_history(y).predict(),
-        model.with_history(y[-8:]).predict().assign(ds=range(16, 19)),
-    )
-
-
-def test_a_new_state_takes_over_after_the_context():
-    model = tiny(context=16).fit(wave(45))  # states begin at 0, 8, 16, ...
-    y = wave(40)
-    expected = model.with_history(y[24:]).predict()[NAME]
-    np.testing.assert_allclose(model.with_history(y).predict()[NAME], expected, rtol=0, atol=1e-9)
-
-
-def test_series_together_forecast_as_each_alone(two):
-    frame = long({"b": 60, "a": 45})
-    for name in ("a", "b"):
-        alone = two.with_history(frame[frame["unique_id"] == name]).predict()
-        together = two.predict()
-        same(alone, together[together["unique_id"] == name])
-
-
-def test_update_takes_values_without_times_and_numbers_of_one_series():
-    model = tiny().fit(wave(45))
-    same(
-        model.update([0.1, 0.2]).predict(),
-        tiny().fit(wave(45)).update(np.array([0.1, 0.2])).predict(),
-    )
-    assert model.predict()["ds"].iloc[0] == 47
+    expected = model.with_history(y[-8:]).predict().assign(ds=range(16, 19))
+    same(model.with_history(y).predict(), expected)
+    y = wave(40)  # states start at 0, 8, 16, …, and one takes over after the context of 16
+    expected = one.with_history(y[24:]).predict()[NAME]
+    np.testing.assert_allclose(one.with_history(y).predict()[NAME], expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -314,65 +258,57 @@ def test_update_takes_values_without_times_and_numbers_of_one_series():
         ([("a", "2024-01-02 21:00", 1.0), ("b", "2024-01-01", 1.0)], "comes before"),
     ],
 )
-def test_update_absorbs_nothing_where_a_row_is_wrong(two, rows, reason):
+def test_update_reads_nothing_if_any_row_is_wrong(two, rows, reason):
     before = two.predict()
     with pytest.raises(ValueError, match=reason):
         two.update(pd.DataFrame(rows, columns=["unique_id", "ds", "y"]))
     same(two.predict(), before, 0)
 
 
-def test_rows_must_say_which_of_several_series_is_meant(two):
+def test_update_needs_unique_id_for_several_series(one, two):
+    assert one.update([0.1, 0.2]).predict()["ds"].iloc[0] == 47
     with pytest.raises(ValueError, match="new rows must say in unique_id which of 2 series"):
         two.update([1.0])
 
 
-# ---- missing values ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("window", [None, 8])
-def test_a_missing_row_is_a_missing_value_is_the_last_one_again(window):
+def test_missing_rows_and_values_repeat_the_last_one(window):
     frame = long({"a": 60})
     gaps = [20, 21, 22, 57, 58]
     model = tiny(window=window).fit(frame)
     without = frame.drop(index=gaps)
     empty = frame.assign(y=frame["y"].where(~frame.index.isin(gaps)))
-    again = empty.assign(y=empty["y"].ffill())
-    expected = model.with_history(again).predict()
+    expected = model.with_history(empty.assign(y=empty["y"].ffill())).predict()
     same(model.with_history(without).predict(), expected)
     same(model.with_history(empty).predict(), expected)
     same(model.with_history(empty[:50]).update(empty[50:]).predict(), expected)
     same(model.with_history(without[:45]).update(without[45:]).predict(), expected)
-    one_by_one = model.with_history(empty[:50])
-    for i in range(50, 60):
-        one_by_one.update(empty[i : i + 1])
-    same(one_by_one.predict(), expected)
 
 
-def test_values_before_the_first_known_one_do_not_count():
-    y = np.concatenate([[np.nan] * 5, wave(45)])
-    table, plain = tiny().fit(y).predict(), tiny().fit(wave(45)).predict()
-    same(table, plain.assign(ds=plain["ds"] + 5), 0)
-
-
-# ---- backtest ------------------------------------------------------------------------------------
+def test_values_before_the_first_known_one_are_ignored(one):
+    table = tiny().fit(np.concatenate([[np.nan] * 5, wave(45)])).predict()
+    expected = one.predict()
+    same(table, expected.assign(ds=expected["ds"] + 5), 0)
 
 
 @pytest.mark.parametrize("window", [None, 8])
-def test_a_backtest_is_what_would_have_been_forecast(window):
+def test_backtest_repeats_earlier_forecasts(window):
     frame = long({"b": 60, "a": 45})
     model = tiny(window=window, quantiles=(0.2,)).fit(frame)
     table = model.backtest(windows=4, step=2)
     assert list(table) == ["unique_id", "cutoff", "ds", "y", NAME, f"{NAME}-q20"]
     assert table.groupby("unique_id", sort=False).size().to_dict() == {"b": 12, "a": 12}
     same(table[["unique_id", "ds", "y"]].merge(frame), table[["unique_id", "ds", "y"]], 0)
-    for (name, cutoff), part in table.groupby(["unique_id", "cutoff"]):
+    for (name, cutoff), part in table.groupby(["unique_id", "cutoff"]):  # each series alone
         past = frame[(frame["unique_id"] == name) & (frame["ds"] <= cutoff)]
         same(model.with_history(past).predict(), part.drop(columns=["cutoff", "y"]))
     last = table.groupby("unique_id")["ds"].max().to_dict()
     assert last == frame.groupby("unique_id")["ds"].max().to_dict()
+    with pytest.raises(ValueError, match=r"series 'a' has 45 values, 15 windows .* need"):
+        model.backtest(15)
 
 
-def test_scores_sum_up_a_backtest():
+def test_scores_summarise_a_backtest():
     table = pd.DataFrame(
         {"unique_id": [2, 2, 1, 1], "y": [1.0, np.nan, 0, 0], NAME: [2.0, 9, 3, 0]}
     )
@@ -381,19 +317,11 @@ def test_scores_sum_up_a_backtest():
     assert found["RMSE"].to_dict() == pytest.approx({2: 1.0, 1: 4.5**0.5, "all": (10 / 3) ** 0.5})
 
 
-def test_a_backtest_longer_than_the_history_is_refused(two):
-    with pytest.raises(ValueError, match=r"series 'a' has 45 values, 15 windows .* need 46"):
-        two.backtest(15)
-
-
-# ---- saving --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mixer", [*CONSTANT, *GROWING])
-@pytest.mark.parametrize("window", [None, 8])
-def test_what_was_saved_goes_on_as_it_would_have(tmp_path, mixer, window):
+@pytest.mark.parametrize(("mixer", "window"), MODES)
+def test_loaded_model_continues_as_the_saved_one(tmp_path, mixer, window):
     frame = long({"b": 60, "a": 45, "c": 12})
-    model = tiny(mixer=mixer, window=window, quantiles=(0.1, 0.9), random_state=None).fit(frame)
+    options = dict(quantiles=(0.1, 0.9), random_state=None, epochs=1)
+    model = tiny(mixer=mixer, window=window, **options).fit(frame)
     model.update(frame.assign(ds=frame["ds"] + pd.Timedelta("3D"))[:3])
     model.save(tmp_path / "model")
     loaded = EAForecaster.load(tmp_path / "model")
@@ -405,7 +333,7 @@ def test_what_was_saved_goes_on_as_it_would_have(tmp_path, mixer, window):
     assert given == model.get_params()
 
 
-def test_a_model_holds_no_history_and_no_code(tmp_path):
+def test_saved_model_holds_no_history_and_no_code(tmp_path):
     model = tiny(epochs=1, batch_size=1000).fit(long({1: 5000}))
     model.save(tmp_path / "model")
     assert sum(path.stat().st_size for path in (tmp_path / "model").iterdir()) < 50_000
@@ -417,30 +345,25 @@ def test_a_model_holds_no_history_and_no_code(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_states_are_as_wide_as_asked_for(tmp_path, dtype):
+def test_dtype_of_states_can_be_chosen_when_loading(tmp_path, dtype):
     model = tiny(dtype=dtype).fit(wave(45))
     model.save(tmp_path / "model")
+    expected = model.update([1.0]).predict()
     for other in ("float32", "float64"):
         loaded = EAForecaster.load(tmp_path / "model", dtype=other)
-        state = loaded.tracks_["y"].memory.readings[0].state
-        assert state.encoder.layers[0].s.dtype == getattr(torch, other)
-        same(loaded.update([1.0]).predict(), tiny().fit(wave(45)).update([1.0]).predict(), 1e-4)
+        assert loaded.states_["y"].states[0].expected.dtype == getattr(torch, other)
+        same(loaded.update([1.0]).predict(), expected, 1e-4)
 
 
-def test_a_model_is_not_overwritten_by_chance(tmp_path):
-    model = tiny().fit(wave(45))
-    model.save(tmp_path / "model")
+def test_saved_model_is_replaced_by_force_only(one, tmp_path):
+    path = tmp_path / "model"
+    one.save(path)
     with pytest.raises(ValueError, match="force"):
-        model.save(tmp_path / "model")
-    model.update([1.0]).save(tmp_path / "model", force=True)
-    same(EAForecaster.load(tmp_path / "model").predict(), model.predict(), 0)
-
-
-def test_a_damaged_folder_says_so(tmp_path):
-    tiny().fit(wave(45)).save(tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text())
+        one.save(path)
+    one.update([1.0]).save(path, force=True)
+    same(EAForecaster.load(path).predict(), one.predict(), 0)
+    config = json.loads((path / "config.json").read_text())
     config["config"]["tracks"][0]["count"] = 7
-    path.write_text(json.dumps(config))
+    (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"config\.json is damaged"):
-        EAForecaster.load(tmp_path / "model")
+        EAForecaster.load(path)

@@ -1,4 +1,4 @@
-"""Series as users have them: what is read, and what is wrong with it, by series and time."""
+"""Input of the forecaster: parsing, errors by series and time, frequencies and calendars."""
 
 import datetime
 
@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eattn.timeseries.freq import Step, varying_fields
-from eattn.timeseries.inputs import rows_of
-from eattn.timeseries.regularize import records
+from eattn.timeseries.freq import varying_fields
+from eattn.timeseries.inputs import read_series, regularize
 
 DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
 
@@ -19,19 +18,16 @@ def frame(**columns) -> pd.DataFrame:
 
 
 def read(data, freq=None):
-    return records(rows_of(data), freq)
+    return regularize(read_series(data), freq)
 
 
-def test_series_come_in_the_order_of_their_first_rows_though_rows_are_mixed():
+def test_series_keep_the_order_of_their_first_rows():
     data = pd.DataFrame({"unique_id": list("baab"), "ds": [1, 1, 2, 2], "y": [1, 2, 3, 4]})
     b, a = read(data)
-    assert (b.name, a.name) == ("b", "a")
-    assert b.values.tolist() == [1, 4] and a.values.tolist() == [2, 3]
-
-
-def test_the_name_may_be_in_the_index_as_older_frames_have_it():
-    [record] = read(frame().set_index("unique_id"))
-    assert record.name == "a"
+    assert (b.unique_id, a.unique_id) == ("b", "a")
+    assert b.y.tolist() == [1, 4] and a.y.tolist() == [2, 3]
+    [series] = read(frame().set_index("unique_id"))  # as older frames have it
+    assert series.unique_id == "a"
 
 
 @pytest.mark.parametrize(
@@ -44,10 +40,10 @@ def test_the_name_may_be_in_the_index_as_older_frames_have_it():
     ],
     ids=["seconds", "text", "dates", "periods"],
 )
-def test_times_may_be_written_in_many_ways(times):
-    [record] = read(frame(ds=times))
-    assert record.times.equals(DAYS)
-    assert record.step == Step("D")
+def test_times_may_have_many_types(times):
+    [series] = read(frame(ds=times))
+    assert series.ds.equals(DAYS)
+    assert series.freq == "D"
 
 
 @pytest.mark.parametrize(
@@ -72,18 +68,18 @@ def test_times_may_be_written_in_many_ways(times):
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named_by_series_and_time(columns, reason):
+def test_errors_name_series_and_time(columns, reason):
     with pytest.raises((ValueError, TypeError), match=reason):
         read(frame(**columns))
 
 
-def test_one_row_does_not_tell_a_step():
+def test_one_row_needs_a_frequency():
     with pytest.raises(ValueError, match="series 'a' has one row only"):
         read(frame()[:1])
     assert len(read(frame()[:1], freq="D")) == 1
 
 
-def test_a_column_that_is_not_there_is_named_with_the_nearest():
+def test_missing_column_is_named_with_the_nearest():
     with pytest.raises(ValueError, match="must have a column 'ds': did you mean 'dss'"):
         read(frame().rename(columns={"ds": "dss"}))
     with pytest.raises(ValueError, match="must have a column 'y': it has unique_id, ds, OT"):
@@ -91,54 +87,51 @@ def test_a_column_that_is_not_there_is_named_with_the_nearest():
 
 
 @pytest.mark.parametrize("data", [frame()[:0], [], np.empty(0), pd.Series([], dtype=float)])
-def test_nothing_is_refused(data):
+def test_empty_input_is_refused(data):
     with pytest.raises(ValueError, match=r"no rows|no values"):
         read(data)
 
 
-def test_an_array_is_one_series():
+def test_arrays_must_be_one_series():
     with pytest.raises(ValueError, match=r"one series, \[n\], got shape \(2, 3\)"):
         read(np.zeros((2, 3)))
     with pytest.raises(TypeError, match="got dict"):
         read({"y": [1, 2]})
 
 
-# ---- steps ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("freq", ["h", "15min", "D", "B", "W-SUN", "MS", "ME", "QS-OCT", "YS-JAN"])
-def test_a_step_is_found_though_rows_are_missing(freq):
+def test_frequency_is_inferred_though_rows_are_missing(freq):
     grid = pd.date_range("2024-01-01", periods=40, freq=freq)
     kept = np.delete(np.arange(40), [12, 13, 25])
     data = pd.DataFrame({"ds": grid[kept], "y": kept * 1.0})
-    [record] = read(data)
-    assert record.times.equals(pd.DatetimeIndex(grid, freq=None))
-    assert np.isnan(record.values[[12, 13, 25]]).all()
-    assert record.values[kept].tolist() == kept.tolist()
+    [series] = read(data)
+    assert series.ds.equals(pd.DatetimeIndex(grid, freq=None))
+    assert np.isnan(series.y[[12, 13, 25]]).all()
+    assert series.y[kept].tolist() == kept.tolist()
 
 
-def test_integers_have_steps_too():
-    [record] = read(pd.DataFrame({"ds": [10, 20, 40, 50], "y": [1.0, 2, 4, 5]}))
-    assert record.step == Step(10)
-    np.testing.assert_array_equal(record.values, [1, 2, np.nan, 4, 5])
+def test_integer_times_have_a_frequency():
+    [series] = read(pd.DataFrame({"ds": [10, 20, 40, 50], "y": [1.0, 2, 4, 5]}))
+    assert series.freq == 10
+    np.testing.assert_array_equal(series.y, [1, 2, np.nan, 4, 5])
 
 
-def test_a_short_series_has_the_step_of_the_others():
+def test_short_series_has_the_frequency_of_the_others():
     months = pd.date_range("2024-01-01", periods=8, freq="MS")
     data = pd.DataFrame(
         {"unique_id": ["a"] * 8 + ["b"], "ds": [*months, months[3]], "y": np.ones(9)}
     )
-    assert [record.step for record in read(data)] == [Step("MS")] * 2
+    assert [series.freq for series in read(data)] == ["MS"] * 2
 
 
-def test_a_frequency_that_is_given_must_fit():
-    [record] = read(frame(ds=DAYS[[0, 2, 4, 5, 5, 5]])[:3], freq="D")
-    np.testing.assert_array_equal(record.values, [0, np.nan, 1, np.nan, 2])
+def test_given_frequency_must_fit():
+    [series] = read(frame(ds=DAYS[[0, 2, 4, 5, 5, 5]])[:3], freq="D")
+    np.testing.assert_array_equal(series.y, [0, np.nan, 1, np.nan, 2])
     with pytest.raises(ValueError, match="2024-01-02 00:00:00 is no whole number of steps"):
         read(frame(), freq="2D")
 
 
-def test_a_slip_in_a_year_does_not_take_all_memory():
+def test_wrong_year_does_not_take_all_memory():
     with pytest.raises(ValueError, match=r"2204-01-01 00:00:00 is .* steps of min after"):
         times = [*pd.date_range("2024-01-01", periods=5, freq="min"), pd.Timestamp("2204-01-01")]
         read(frame(ds=times))
@@ -160,10 +153,7 @@ def test_a_slip_in_a_year_does_not_take_all_memory():
         ("YS-JAN", 30, ()),
     ],
 )
-def test_the_calendar_has_what_varies_and_was_seen_twice(freq, periods, fields):
+def test_calendar_has_fields_that_vary_and_were_seen_twice(freq, periods, fields):
     times = pd.date_range("2023-01-01", periods=periods, freq=freq)
     assert varying_fields([times]) == fields
-
-
-def test_integers_have_no_calendar():
     assert varying_fields([pd.Index(np.arange(10_000))]) == ()

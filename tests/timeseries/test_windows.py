@@ -1,4 +1,4 @@
-"""Windows, what is rolled out from them, and what is learnt from which."""
+"""Training windows, rollouts and their loss, and conformal quantiles."""
 
 import numpy as np
 import pandas as pd
@@ -7,12 +7,25 @@ import torch
 from torch.testing import assert_close
 
 from eattn.models import Forecaster
-from eattn.timeseries.conformal import extended, offsets
-from eattn.timeseries.dataset import Material
-from eattn.timeseries.inputs import rows_of
-from eattn.timeseries.regularize import records
-from eattn.timeseries.rollout import read, roll_out
-from eattn.timeseries.windows import WindowCases, Windows, errors, forecast, rollout_loss
+from eattn.timeseries.conformal import error_quantiles, extend
+from eattn.timeseries.inputs import read_series, regularize
+from eattn.timeseries.predictor import read, roll_out
+from eattn.timeseries.training import forecast_errors, forecast_windows, rollout_loss
+from eattn.timeseries.windows import WindowDataset
+
+OPTIONS = dict(window=None, context=8, horizon=2, validation_fraction=0.25)
+COUNT = np.arange(20.0)
+
+
+def dataset(data, **changes) -> WindowDataset:
+    return WindowDataset(regularize(read_series(data)), **OPTIONS | changes)
+
+
+def forecast_starts(windows: WindowDataset) -> list[float]:
+    """The first value that each window forecasts, in the units of a single series."""
+    [scaler] = windows.scalers
+    first = windows.columns["x"][windows.starts + windows.window, 0].double().numpy()
+    return scaler.inverse_transform(first).round(4).tolist()
 
 
 def model_of(channels: int, **options) -> Forecaster:
@@ -27,34 +40,16 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-# ---- rolling out ---------------------------------------------------------------------------------
-
-
-def test_with_one_lag_it_is_the_models_own_rollout():
+def test_one_lag_is_the_rollout_of_the_model():
     model, x = model_of(2, calendar=("hour",)), draw(3, 9, 2)
     hours = torch.arange(13).reshape(1, -1, 1).expand(3, -1, -1)
-    reading = read(model, x, calendar=hours[:, :9])
-    y = roll_out(model, reading, 4, calendar=hours[:, 9:])
+    state = read(model, x, calendar=hours[:, :9])
+    y = roll_out(model, state, 4, channels=2, calendar=hours[:, 9:])
     assert_close(y, model.rollout(x, 4, calendar=hours))
 
 
-def test_a_token_holds_the_last_values_the_newest_first():
-    class Spy(torch.nn.Module):
-        channels = 6
-
-        def forward(self, tokens, **options):
-            self.tokens = tokens
-            return None, None
-
-    spy, x = Spy(), draw(1, 4, 2)
-    reading = read(spy, x)
-    expected = torch.stack([torch.cat([x[0, max(t - k, 0)] for k in range(3)]) for t in range(4)])
-    assert_close(spy.tokens[0], expected)
-    assert_close(reading.last, x[:, 1:])
-
-
 @pytest.mark.parametrize("lags", [1, 3, 20])
-def test_reading_in_parts_is_reading_at_once(lags):
+def test_reading_in_parts_equals_reading_at_once(lags):
     model, x = model_of(lags), draw(2, 11, 1)
     once, parts = read(model, x), None
     for piece in (x[:, :1], x[:, 1:7], x[:, 7:]):
@@ -65,155 +60,105 @@ def test_reading_in_parts_is_reading_at_once(lags):
 def test_padding_in_front_changes_nothing():
     model, x = model_of(3), draw(2, 6, 1)
     padded = torch.cat([x[:, :1].expand(-1, 4, -1), x], 1)
-    mask = torch.arange(10).expand(2, -1) >= 4
-    assert_close(
-        roll_out(model, read(model, padded, key_mask=mask), 5), roll_out(model, read(model, x), 5)
-    )
+    state = read(model, padded, key_mask=torch.arange(10).expand(2, -1) >= 4)
+    assert_close(roll_out(model, state, 5), roll_out(model, read(model, x), 5))
 
 
-def test_channels_must_be_a_multiple_of_the_series():
-    with pytest.raises(ValueError, match="a model of 3 channels cannot read a series of 2"):
-        read(model_of(3), draw(1, 4, 2))
-
-
-# ---- windows -------------------------------------------------------------------------------------
-
-
-def test_a_window_is_its_past_and_what_follows():
-    values, times = torch.arange(20.0).unsqueeze(1), torch.arange(20).unsqueeze(1)
-    cases = WindowCases(values, times, [3, 0, 11], window=4, horizon=2)
-    batch = cases.collate([2, 0])
-    assert len(cases) == 3
-    assert batch.x[:, :, 0].tolist() == [[*range(11, 17)], [*range(3, 9)]]
-    assert_close(batch.calendar, batch.x.long())
-    assert batch.real is None and batch.known is None
-    with pytest.raises(ValueError, match=r"starts must be from 0 to 14 .* got 3 to 15"):
-        WindowCases(values, None, [3, 15], window=4, horizon=2)
-
-
-def test_pasts_vary_from_batch_to_batch_but_not_from_time_to_time():
-    cases = WindowCases(torch.zeros(200, 1), None, range(90), window=100, horizon=2, vary=0)
-    lengths = [cases.collate([i, i + 1]).x.shape[1] - 2 for i in range(89)]
-    assert lengths == [cases.collate([i, i + 1]).x.shape[1] - 2 for i in range(89)]
-    assert min(lengths) == 1 and max(lengths) > 80
-    assert 5 < np.median(lengths) < 20  # log-uniform: the median is near the root
-    assert cases.collate([7]).x.shape[1] - 2 <= 100
-
-
-def test_the_loss_is_the_mean_error_of_the_models_own_forecast():
-    model, x = model_of(3), draw(4, 9, 1)
-    loss, weight = rollout_loss(model, Windows(x), 3)
-    expected = (roll_out(model, read(model, x[:, :6]), 3) - x[:, 6:]).abs().mean()
-    assert_close(loss, expected)
-    assert weight == 12
+def test_loss_is_the_mean_error_over_known_values():
+    model, x = model_of(3), draw(2, 9, 1)
+    known = torch.ones(2, 9, dtype=torch.bool)
+    known[0, 7:] = False
+    loss, weight = rollout_loss(model, {"x": x, "known": known}, 3)
+    error = roll_out(model, read(model, x[:, :6]), 3) - x[:, 6:]
+    assert_close(loss, error[known[:, 6:]].abs().mean())
+    assert weight == 4
+    changed = x.clone()
+    changed[0, 7:] = 1e6
+    assert_close(rollout_loss(model, {"x": changed, "known": known}, 3)[0], loss)
     [gradient] = torch.autograd.grad(loss, model.embed.values.project.weight)
     assert gradient.abs().max() > 0
 
 
-def test_unknown_values_are_no_part_of_the_loss():
-    model, x = model_of(1), draw(2, 9, 1)
-    known = torch.ones(2, 9, dtype=torch.bool)
-    known[0, 7:] = False
-    loss, weight = rollout_loss(model, Windows(x, known=known), 3)
-    changed = x.clone()
-    changed[0, 7:] = 1e6
-    assert_close(rollout_loss(model, Windows(changed, known=known), 3)[0], loss)
-    assert weight == 4
-    error = forecast(model, Windows(x), 3) - x[:, 6:]
-    assert_close(loss, error[known[:, 6:]].abs().mean())
+def test_window_is_its_past_and_the_values_after_it():
+    times = pd.date_range("2024-01-01", periods=60, freq="h")
+    made = dataset(pd.Series(np.arange(60.0), times), window=4)
+    batch = made.train(0).collate([2, 0])
+    values = made.scalers[0].inverse_transform(batch["x"][:, :, 0].double().numpy())
+    np.testing.assert_allclose(values, [[*range(2, 8)], [*range(6)]], atol=1e-5)
+    assert_close(batch["calendar"][:, :, 0], torch.from_numpy(values).round().long())
+    assert "valid" not in batch and batch["known"].all()
+
+
+def test_length_of_pasts_varies_by_batch_only():
+    windows = dataset(np.arange(300.0), context=100).train(0)
+    lengths = [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
+    assert lengths == [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
+    assert min(lengths) == 1 and 80 < max(lengths) <= 100
+    assert 5 < np.median(lengths) < 20  # log-uniform: the median is near the root
+    assert windows.collate_share([3], [3, 9])["x"].shape == windows.collate([3, 9])["x"][:1].shape
+
+
+def test_last_part_of_a_series_is_for_validation():
+    made = dataset(COUNT)
+    assert forecast_starts(made.train(0)) == [*range(1, 14)]  # the last one forecasts 13 and 14
+    assert forecast_starts(made.validation(100)) == [15, 16, 17, 18]
+    assert made.scalers[0].mean == pytest.approx(np.mean(range(15)))
+    fixed = dataset(COUNT, window=6)
+    assert forecast_starts(fixed.train(0)) == [*range(6, 14)]
+
+
+def test_windows_do_not_reach_into_the_previous_series():
+    data = pd.DataFrame({"unique_id": ["a"] * 20 + ["b"] * 9, "ds": [*range(20), *range(9)]})
+    windows = dataset(data.assign(y=np.arange(29.0))).train(0)
+    windows.vary = None  # full length
+    batch = windows.collate([len(range(1, 14))])
+    assert batch["valid"][0].tolist() == [False] * 7 + [True] * 3
+
+
+def test_windows_without_known_values_to_forecast_are_left_out():
+    data = COUNT.copy()
+    data[5:9] = np.nan
+    made = dataset(data)
+    assert len(made.train(0)) == len(range(1, 14)) - 3
+    known, x = made.columns["known"], made.columns["x"]
+    assert known[8:].logical_not().nonzero().flatten().tolist() == [5, 6, 7, 8]
+    assert_close(x[8 + 5 : 8 + 9], x[8 + 4].expand(4, 1))
+
+
+def test_validation_part_is_bounded():
+    assert dataset(np.arange(10_000.0)).held_out == [50 * 2]
+    assert dataset(np.arange(8.0)).held_out == [2]
+    assert dataset(np.arange(4.0)).held_out == [0]
+    assert dataset(np.arange(100.0), validation_fraction=0).held_out == [0]
+    assert len(dataset(np.arange(300.0)).validation(10)) == 10
 
 
 def test_errors_are_those_of_each_window_in_order():
-    model, x = model_of(2), draw(30, 1)
-    known = torch.arange(30) != 10
-    cases = WindowCases(x, None, [0, 5, 20], window=6, horizon=3, known=known)
-    found = errors(model, cases, batch_size=2)
-    assert found.shape == (3, 3, 1)
-    assert found.isnan().squeeze(-1).nonzero().tolist() == []  # row 10 is in the past of one only
-    batch = cases.collate([1])
-    assert_close(found[1:2], batch.x[:, 6:] - forecast(model, batch, 3).detach())
-    cases = WindowCases(x, None, [2], window=6, horizon=3, known=known)
-    assert errors(model, cases).isnan().flatten().tolist() == [False, False, True]
+    data = np.random.default_rng(0).normal(size=400)
+    data[395] = np.nan
+    model, windows = model_of(2).float(), dataset(data, window=6).validation(100)
+    found = forecast_errors(model, windows)
+    assert found.shape == (len(windows), 2) and len(windows) > 64  # more than one batch
+    assert np.argwhere(np.isnan(found)).tolist() == [[94, 1], [95, 0]]  # forecasts from 394, 395
+    batch = windows.collate([70])
+    expected = batch["x"][0, 6:, 0] - forecast_windows(model, batch, 2)[0, :, 0].detach()
+    np.testing.assert_allclose(found[70], expected, rtol=1e-4, atol=1e-5)
 
 
-# ---- what is learnt from -------------------------------------------------------------------------
-
-OPTIONS = dict(window=None, context=8, horizon=2, fraction=0.25)
-
-
-def material(data, **changes) -> Material:
-    return Material(records(rows_of(data)), **OPTIONS | changes)
-
-
-def ends(cases: WindowCases) -> list[int]:
-    """The first value that each window must foretell, by its number in a single series."""
-    return [int(cases.columns.x[start + cases.window, 0]) for start in cases.starts]
-
-
-def plain(data: list[float], **changes) -> Material:
-    """With values that are not scaled, to know them again."""
-    made = material(data, **changes)
-    made.x = made.x * made.scales[0].std + made.scales[0].mean
-    return made
-
-
-def test_the_last_part_of_a_series_is_held_out_and_not_learnt_from():
-    made = plain([*map(float, range(20))])
-    learnt, held = made.learnt(0), made.held_out(100)
-    assert ends(learnt) == [*range(1, 14)]  # 13 and 14 are the last to foretell
-    assert ends(held) == [15, 16, 17, 18]
-    assert made.scales[0].mean == pytest.approx(np.mean(range(15)))
-
-
-def test_windows_of_a_series_do_not_reach_into_the_one_before():
-    data = pd.DataFrame({"unique_id": ["a"] * 20 + ["b"] * 9, "ds": [*range(20), *range(9)]})
-    made = material(data.assign(y=np.arange(29.0)))
-    cases = made.learnt(0)
-    first = cases.starts[len(range(1, 14))]
-    batch = WindowCases(made.x, None, [first], made.window, 2, real=made.real).collate([0])
-    assert batch.real[0].tolist() == [False] * 7 + [True] * 3
-
-
-def test_with_a_window_every_past_is_whole():
-    made = plain([*map(float, range(20))], window=6)
-    assert ends(made.learnt(0)) == [*range(6, 14)]
-    assert made.learnt(0).columns.real is None
-
-
-def test_windows_that_foretell_nothing_known_are_left_out():
-    data = [float(i) for i in range(20)]
-    data[5:9] = [np.nan] * 4
-    made = plain(data)
-    cases = made.learnt(0)
-    assert len(cases) == len(range(1, 14)) - 3
-    known = cases.columns.known
-    assert known[8:].logical_not().nonzero().flatten().tolist() == [5, 6, 7, 8]
-    assert made.x[8 + 5 : 8 + 9, 0].tolist() == pytest.approx([4.0] * 4)
-
-
-def test_no_more_is_held_out_than_is_needed_nor_where_nothing_would_be_left():
-    assert material(np.arange(10_000.0)).held == [50 * 2]
-    assert material(np.arange(8.0)).held == [2]
-    assert material(np.arange(4.0)).held == [0]
-    assert material(np.arange(100.0), fraction=0).held == [0]
-    assert len(material(np.arange(300.0)).held_out(10)) == 10
-
-
-# ---- quantiles -----------------------------------------------------------------------------------
-
-
-def test_offsets_cover_at_least_their_share_of_errors_in_any_order():
-    """Of n + 1 errors in random order the last is below the bound as often as said, or more."""
+def test_offsets_cover_at_least_their_share_of_new_errors():
+    """Of n + 1 errors in random order the last is below the offset as often as asked, or more."""
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(4000, 20))
-    low, high = np.array([offsets(row[:19, None], [0.1, 0.9]).ravel() for row in drawn]).T
+    offsets = [error_quantiles(row[:19, None], [0.1, 0.9]).ravel() for row in drawn]
+    low, high = np.array(offsets).T
     assert (drawn[:, 19] <= high).mean() == pytest.approx(0.9, abs=0.02)
     assert (drawn[:, 19] <= low).mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_offsets_are_by_step_and_rise_with_the_level():
-    found = offsets(np.random.default_rng(0).normal(size=(7, 3)), np.linspace(0.01, 0.99, 50))
+    errors = np.random.default_rng(0).normal(size=(7, 3))
+    found = error_quantiles(errors, np.linspace(0.01, 0.99, 50))
     assert found.shape == (50, 3)
     assert (np.diff(found, axis=0) >= 0).all()
-    assert offsets(np.array([[1.0, np.nan], [3.0, 5.0]]), [0.5]).tolist() == [[3.0, 5.0]]
-    assert extended(np.array([[1.0, 2.0]]), 4).tolist() == [[1.0, 2.0, 2.0, 2.0]]
+    assert error_quantiles(np.array([[1.0, np.nan], [3.0, 5.0]]), [0.5]).tolist() == [[3.0, 5.0]]
+    assert extend(np.array([[1.0, 2.0]]), 4).tolist() == [[1.0, 2.0, 2.0, 2.0]]

@@ -1,4 +1,4 @@
-"""`eattn classify fit | predict | score`: labels for the series of a `.ts` file."""
+"""`eattn classify fit | predict | score`: classify the series of a `.ts` file."""
 
 import csv
 import io
@@ -11,57 +11,48 @@ import typer
 
 from eattn.cli.output import check_out, write_text
 from eattn.cli.processes import Checkpoint, Fsdp
-from eattn.cli.source import blaming, read_cases
+from eattn.cli.source import DataDir, blaming, read_cases
 
 if TYPE_CHECKING:
     from eattn.data import Cases
     from eattn.timeseries import EAClassifier
 
 app = typer.Typer(
-    help="Label time series, after a set of labelled ones.\n\n"
+    help="Fit and apply time-series classifiers.\n\n"
     "Example: eattn classify fit TRAIN.ts --out model/"
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that fit wrote.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by fit.")]
 Test = Annotated[
-    str, typer.Argument(metavar="TEST", help="A .ts file, or a known set: its test split.")
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where sets are, if not in EATTN_DATA."),
+    str, typer.Argument(metavar="TEST", help=".ts file, or a known dataset: its test split.")
 ]
 
 
 @app.command("fit")
 def fit(
     train: Annotated[
-        str, typer.Argument(metavar="TRAIN", help="A .ts file, or a known set: its train split.")
+        str, typer.Argument(metavar="TRAIN", help=".ts file, or a known dataset: its train split.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Write the model here.")],
+    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
     mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",
-    epochs: Annotated[int | None, typer.Option("--epochs", help="At most.")] = None,
-    dim: Annotated[int | None, typer.Option("--dim", help="Channels of a token.")] = None,
-    depth: Annotated[int | None, typer.Option("--depth", help="Blocks of the encoder.")] = None,
-    patch: Annotated[
-        int | None, typer.Option("--patch", help="Samples of a token; by default by the length.")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Cases in a step.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Maximum.")] = None,
+    dim: Annotated[int | None, typer.Option("--dim", help="Width of the model.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Number of blocks.")] = None,
+    patch: Annotated[int | None, typer.Option("--patch", help="Samples per token.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Cases per step.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    validation: Annotated[
-        float | None,
-        typer.Option("--validation", metavar="FRACTION", help="Held out to pick the epoch; or 0."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of all random numbers.")] = 0,
+    validation: Annotated[float | None, typer.Option(help="Fraction for validation.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
-    """Learn from labelled series and write the model into a folder.
+    """Fit a classifier to labelled series and save it in a folder.
 
-    Series may differ in length and have missing values (?). Options left out are as EAClassifier
-    has them. `torchrun --nproc-per-node 2 -m eattn classify fit …` shares it between processes.
+    Series may differ in length and have missing values (?). Other defaults are those of
+    EAClassifier. `torchrun --nproc-per-node 2 -m eattn classify fit …` trains in several processes.
     Example: eattn classify fit JapaneseVowels --out model/ --epochs 30
     """
     from eattn.timeseries.store import check_free
@@ -77,19 +68,11 @@ def fit(
     from eattn.timeseries import EAClassifier
     from eattn.train import torchrun
 
-    chosen: dict[str, Any] = dict(
-        epochs=epochs,
-        dim=dim,
-        depth=depth,
-        patch=patch,
-        batch_size=batch_size,
-        lr=lr,
-        validation_fraction=validation,
-        checkpoint=checkpoint,
-    )
-    given = {name: value for name, value in chosen.items() if value is not None}
-    model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **given)
-    model._checked(len(cases.X))  # what is wrong with its arguments is not the file's fault
+    chosen: dict[str, Any] = dict(epochs=epochs, dim=dim, depth=depth, patch=patch, lr=lr)
+    chosen |= dict(batch_size=batch_size, checkpoint=checkpoint, validation_fraction=validation)
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **chosen)
+    model._check_params(len(cases.X))  # errors in options must not blame the file
     with torchrun(fsdp=fsdp) as processes:
         with blaming(train):
             model.fit(cases.X, cases.y)
@@ -103,13 +86,13 @@ def predict(
     model: Model,
     test: Test,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write here, not to stdout.")
+        Path | None, typer.Option("--out", metavar="FILE", help="CSV file; stdout by default.")
     ] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Add each class's probability.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Add probabilities.")] = False,
     data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Print the label of each series as CSV; and the accuracy, if the file has labels.
+    """Predict the label of each series as CSV, and the accuracy if the file has labels.
 
     Example: eattn classify predict model/ TEST.ts --out predictions.csv --proba
     """
@@ -120,7 +103,9 @@ def predict(
     rows: list[Sequence[Any]] = [["case", "label", *(f"p({c})" for c in classes if proba)]]
     for number, (label, row) in enumerate(zip(predicted, probabilities, strict=True), 1):
         rows.append([number, label, *(f"{p:.6g}" for p in row if proba)])
-    write_text(_csv(rows), out)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(text.getvalue(), out)
     accuracy = _accuracy(cases, classes, predicted)
     if accuracy is not None:
         print(accuracy, file=sys.stderr)
@@ -128,7 +113,7 @@ def predict(
 
 @app.command("score")
 def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
-    """Print the share of series whose label the model finds.
+    """Print the accuracy on labelled series.
 
     Example: eattn classify score model/ TEST.ts
     """
@@ -144,12 +129,12 @@ def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
 
 
 def _labels(cases: "Cases") -> list[str] | None:
-    """None too where the file has numbers to predict."""
+    """Return the labels; None without labels, or with numbers as targets."""
     return None if cases.y is None or cases.y.dtype.kind == "f" else cases.y.tolist()
 
 
 def _apply(model: Path, test: str, data_dir: Path | None) -> "tuple[EAClassifier, Cases, Any]":
-    """The model, the cases, and the probability of each class for each case."""
+    """Return the model, the cases, and the probabilities [cases, classes]."""
     from eattn.timeseries import EAClassifier
 
     classifier = EAClassifier.load(model)
@@ -159,7 +144,7 @@ def _apply(model: Path, test: str, data_dir: Path | None) -> "tuple[EAClassifier
 
 
 def _accuracy(cases: "Cases", classes: Iterable[Any], predicted: Iterable[Any]) -> str | None:
-    """None where no label is one of the model's: there are none, or they stand for nothing."""
+    """Return the accuracy as text; None if no label is one of the model's."""
     labels = _labels(cases)
     if labels is None or not {str(c) for c in classes} & set(labels):
         return None
@@ -172,10 +157,6 @@ def _summary(model: "EAClassifier") -> str:
     told = f"{model.n_classes_} classes, {model.metadata_['n_channels']} channels"
     if best is None:
         return f"{told}, last epoch kept"
-    return f"{told}, epoch {best.epoch} kept, accuracy {best.metrics['val_accuracy']:.4f} held out"
-
-
-def _csv(rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return (
+        f"{told}, epoch {best.epoch} kept, validation accuracy {best.metrics['val_accuracy']:.4f}"
+    )

@@ -1,4 +1,4 @@
-"""`eattn forecast fit | predict | stream`: the next values of the series in a table."""
+"""`eattn forecast fit | predict | stream`: forecasts of the time series in a table."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import typer
 
 from eattn.cli.output import check_out, write_text
 from eattn.cli.processes import Checkpoint, Fsdp
-from eattn.cli.source import blaming, read_series
+from eattn.cli.source import DataDir, blaming, read_series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,57 +17,53 @@ if TYPE_CHECKING:
     from eattn.timeseries import EAForecaster
 
 app = typer.Typer(
-    help="Foretell the next values of time series.\n\n"
+    help="Fit and apply time-series forecasters.\n\n"
     "Example: eattn forecast fit data.csv --time date --target OT --horizon 12 --out model/"
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that fit wrote.")]
-Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="Of the times.")]
-Target = Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Of the values.")]
-Id = Annotated[
-    str | None, typer.Option("--id", metavar="COLUMN", help="Which tells series apart, if several.")
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by fit.")]
+Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="Column of times.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Column of values.")]
+Id = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column of series names.")]
+Horizon = Annotated[
+    int | None, typer.Option("--horizon", min=1, help="Number of steps; that of fit by default.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where sets are, if not in EATTN_DATA."),
-]
-HISTORY = 4  # horizons of it in a plot
+HISTORY = 4  # horizons of history in a plot
 
 
 @app.command("fit")
 def fit(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A CSV or parquet file, or a set.")],
-    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Write the model here.")],
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="CSV or parquet file, or name of a known dataset."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
     time: Time = None,
     target: Target = None,
     id_: Id = None,
-    horizon: Annotated[int, typer.Option("--horizon", min=1, help="Values to foretell.")] = 12,
+    horizon: Annotated[int, typer.Option("--horizon", min=1, help="Steps to forecast.")] = 12,
     window: Annotated[
         int | None,
-        typer.Option("--window", min=1, help="Past values to use; by default all, by the state."),
+        typer.Option("--window", min=1, help="Past values to use; all, through a state, if unset."),
     ] = None,
     mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",
-    quantiles: Annotated[
-        str | None, typer.Option("--quantiles", help="As 0.1,0.9: columns beside the forecast.")
-    ] = None,
-    freq: Annotated[
-        str | None, typer.Option("--freq", help="As pandas has it, h or MS; by default inferred.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="At most.")] = None,
+    quantiles: Annotated[str | None, typer.Option(help="Such as 0.1,0.9; none if unset.")] = None,
+    freq: Annotated[str | None, typer.Option(help="Such as h or MS; inferred if unset.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    dim: Annotated[int | None, typer.Option("--dim", min=1, help="Channels of a token.")] = None,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Blocks.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all random numbers.")] = 0,
+    dim: Annotated[int | None, typer.Option("--dim", min=1, help="Width of the model.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Number of blocks.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
-    """Learn from the series in a table and write the model into a folder.
+    """Fit a forecaster to the series in a table and save it in a folder.
 
-    Columns are guessed where only one can be meant. Options left out are as EAForecaster has them.
-    `torchrun --nproc-per-node 2 -m eattn forecast fit …` shares it between processes.
+    Columns are guessed if there is only one choice. Other defaults are those of EAForecaster.
+    `torchrun --nproc-per-node 2 -m eattn forecast fit …` trains in several processes.
     Example: eattn forecast fit data.csv --time date --target OT --horizon 12 --out model/
     """
     from eattn.timeseries.store import check_free
@@ -80,19 +76,10 @@ def fit(
     from eattn.train import torchrun
 
     chosen: dict[str, Any] = dict(epochs=epochs, lr=lr, dim=dim, depth=depth, checkpoint=checkpoint)
-    given = {name: value for name, value in chosen.items() if value is not None}
-    model = EAForecaster(
-        horizon,
-        mixer,
-        window,
-        quantiles=levels,
-        freq=freq,
-        device=device,
-        random_state=seed,
-        verbose=True,
-        **given,
-    )
-    model._checked()  # what is wrong with its arguments is not the data's fault
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen |= dict(quantiles=levels, freq=freq, device=device, random_state=seed, verbose=True)
+    model = EAForecaster(horizon, mixer, window, **chosen)
+    model._check_params()  # errors in options must not blame the data
     with torchrun(fsdp=fsdp) as processes:
         with blaming(data):
             model.fit(table)
@@ -106,26 +93,24 @@ def fit(
 def predict(
     model: Model,
     data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="Go on after its last rows instead.")
+        str | None, typer.Argument(metavar="[DATA]", help="Other history to continue from.")
     ] = None,
     time: Time = None,
     target: Target = None,
     id_: Id = None,
-    horizon: Annotated[
-        int | None, typer.Option("--horizon", min=1, help="By default that of fit.")
-    ] = None,
+    horizon: Horizon = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write here, not to stdout.")
+        Path | None, typer.Option("--out", metavar="FILE", help="CSV file; stdout by default.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw a .png or .svg too.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also plot to a .png or .svg.")
     ] = None,
     data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
 ) -> None:
-    """Print the forecast of each series as CSV: after the history of fit, or after other data.
+    """Forecast each series as CSV, after the history of fit or after other data.
 
-    Columns of DATA are called as in the file of fit, unless options say otherwise.
+    Columns of DATA have the names of the training data, unless options say otherwise.
     Example: eattn forecast predict model/ data.csv --out forecast.csv --plot forecast.png
     """
     for option, path in (("--out", out), ("--plot", plot)):
@@ -148,35 +133,32 @@ def predict(
     forecast = forecaster.predict(horizon)
     write_text(forecast.to_csv(index=False, lineterminator="\n", float_format="%.9g"), out)
     if plot is not None:
-        from eattn.plots import plot_forecast as draw
+        from eattn.plots import plot_forecast
 
-        steps = HISTORY * len(forecast) // len(forecaster.tracks_)
-        draw(_tail(forecaster, history, steps), forecast, plot)
+        steps = HISTORY * len(forecast) // len(forecaster.states_)
+        plot_forecast(_recent(forecaster, history, steps), forecast, plot)
 
 
 @app.command("stream")
 def stream(
     model: Model,
-    horizon: Annotated[
-        int | None, typer.Option("--horizon", min=1, help="By default that of fit.")
-    ] = None,
+    horizon: Horizon = None,
     form: Annotated[str, typer.Option("--format", help="json or csv.")] = "json",
 ) -> None:
-    """Read rows ds,y (or unique_id,ds,y) from stdin, and print a forecast after each at once.
+    """Read rows ds,y (or unique_id,ds,y) from stdin, and print a forecast after each.
 
-    They follow the history of fit. Memory stays constant, and the state is in float64, so that
-    this can go on for ever. A first line that names the columns may put them in another order, and
-    have others beside them.
+    Rows follow the history of fit. A first line with column names may order them differently, and
+    name others. Memory stays constant, and the state is in float64 for streams without end.
     Example: (head -n 1 data.csv; tail -n 0 -f data.csv) | eattn forecast stream model/
     """
     from eattn.timeseries import EAForecaster
-    from eattn.timeseries.stream import Stream
+    from eattn.timeseries.stream import stream as forecasts
 
-    answers = Stream(EAForecaster.load(model, dtype="float64"), horizon=horizon, form=form)
+    forecaster = EAForecaster.load(model, dtype="float64")
     try:
-        for answer in answers.answers(sys.stdin):
-            print(answer, flush=True)
-    except BrokenPipeError:  # nobody reads on; nor shall Python try to, when it closes stdout
+        for line in forecasts(forecaster, sys.stdin, horizon=horizon, form=form):
+            print(line, flush=True)
+    except BrokenPipeError:  # the reader is gone; Python must not flush stdout on exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -187,23 +169,22 @@ def _levels(text: str) -> list[float]:
         raise ValueError(f"--quantiles must be numbers as 0.1,0.9, got {text!r}") from None
 
 
-def _tail(forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int) -> "pd.DataFrame":
-    """What a plot shows of the past: from the data, or what is remembered of it."""
+def _recent(
+    forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int
+) -> "pd.DataFrame":
+    """Return the history to plot: from the data, or the values that the states keep."""
     import pandas as pd
 
     if history is not None:
         return history.groupby("unique_id", sort=False).tail(steps)
-    parts = []
-    for name, track in forecaster.tracks_.items():
-        times, values = track.recent()
-        parts.append(pd.DataFrame({"unique_id": name, "ds": times, "y": values}))
-    return pd.concat(parts)
+    kept = {name: state.recent() for name, state in forecaster.states_.items()}
+    return pd.concat(pd.DataFrame({"unique_id": n, "ds": t, "y": y}) for n, (t, y) in kept.items())
 
 
 def _summary(model: "EAForecaster") -> str:
-    count, best = len(model.tracks_), model.history_.best if model.history_ else None
-    told = f"{count} series, {', '.join(model.reader_.fields) or 'no calendar'}"
+    count, best = len(model.states_), model.history_.best if model.history_ else None
+    told = f"{count} series, {', '.join(model.predictor_.fields) or 'no calendar'}"
     if best is None:
         return f"{told}, last step kept"
     mae = best.metrics["val_mae"]
-    return f"{told}, step {best.step} kept, held-out error {mae:.3f} of the standard deviation"
+    return f"{told}, step {best.step} kept, validation error {mae:.3f} standard deviations"

@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from eattn.data import Cases
 
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Folder of datasets; EATTN_DATA by default."),
+]
 COMMANDS = {"classification": "classify", "forecasting": "forecast"}
 
 

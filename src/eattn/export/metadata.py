@@ -8,7 +8,7 @@ from torch import nn
 
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.nn.embedding import FIELDS
-from eattn.timeseries import arrays, store
+from eattn.timeseries import store
 
 CONFIG, TOKENIZER, SPELLING = "config.json", "tokenizer.json", "tokens.json"
 EXAMPLE_VALUES = 48  # length of the example series, unless the forecaster reads a window
@@ -58,39 +58,39 @@ def write_tokenizer(model: Any, folder: Path) -> None:
 
 
 def _classifier(fitted: Any) -> Metadata:
-    scaling = fitted.scaling_
+    scaler = fitted.scaler_
     return {
         "mixer": fitted.model_.config.mixer,
         "classes": fitted.classes_.tolist(),
-        "channels": len(scaling.mean),  # of a series; twice as many in x with `flags`
-        "mean": scaling.mean.tolist(),
-        "std": scaling.std.tolist(),
-        "limit": arrays.LIMIT,
-        "flags": scaling.flags,
+        "channels": len(scaler.mean),  # of a series; twice as many in x with `flags`
+        "mean": scaler.mean.tolist(),
+        "std": scaler.std.tolist(),
+        "limit": scaler.limit,
+        "flags": fitted.flag_missing_,
         "longest": fitted.max_len_,
     }
 
 
 def _forecaster(fitted: Any) -> Metadata:
-    reader, tracks = fitted.reader_, list(fitted.tracks_.values())
-    values = reader.window or min(EXAMPLE_VALUES, reader.context or EXAMPLE_VALUES)
-    after = tracks[0].step.after(tracks[0].time, values + fitted.horizon)
+    predictor, states = fitted.predictor_, list(fitted.states_.values())
+    values = predictor.window or min(EXAMPLE_VALUES, predictor.context or EXAMPLE_VALUES)
+    after = states[0].next_times(values + fitted.horizon)
     return {
         "mixer": fitted.model_.config.mixer,
         "horizon": fitted.horizon,
         "lags": fitted.model_.channels,
-        "window": reader.window,
-        "context": reader.context,
-        "calendar": {name: FIELDS[name] for name in reader.fields},
+        "window": predictor.window,
+        "context": predictor.context,
+        "calendar": {name: FIELDS[name] for name in predictor.fields},
         "series": [
             {
-                "unique_id": track.name,
-                "mean": track.scale.mean,
-                "std": track.scale.std,
-                "freq": track.step.freq,
-                "last": track.time,
+                "unique_id": state.unique_id,
+                "mean": float(state.scaler.mean),
+                "std": float(state.scaler.std),
+                "freq": state.freq,
+                "last": state.ds,
             }
-            for track in tracks
+            for state in states
         ],
         "quantiles": list(fitted.levels_),
         "offsets": fitted.offsets_.tolist(),  # per quantile and step, in standard deviations

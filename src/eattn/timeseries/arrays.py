@@ -1,7 +1,6 @@
-"""Series as they come, [channels, length] with NaN where a value is missing, made into tensors."""
+"""Input of the classifier: arrays [channels, length], NaN where missing, made into batches."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,79 +8,57 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Series = NDArray[Any]
-LIMIT = 100.0  # standard deviations: what is farther out is cut off, so that nothing overflows
-CONSTANT = 1e-12  # of a channel's largest value: a deviation this small is rounding, not signal
+from eattn.timeseries.scaling import Scaler
+
+Case = NDArray[Any]  # one series [channels, length]
+LIMIT = 100.0  # standard deviations at which scaled values are clipped
+MIN_VALIDATION = 10  # fewer cases cannot tell one epoch from another
 
 
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """(x - mean) / std per channel, as in training, within ±LIMIT; a missing value becomes 0.
+def fit_scaler(X: Iterable[Case]) -> tuple[Scaler, bool]:
+    """Return the scaler of each channel, and whether any value is missing inside a series."""
+    values = np.concatenate([trim(case) for case in X], axis=1).astype(np.float64)
+    missing = np.isnan(values)
+    if missing.all():
+        raise ValueError("X must hold values, got none but NaN")
+    return Scaler.fit(values, limit=LIMIT), bool(missing.any())
 
-    With `flags` a further channel for each one is 1 where a value was observed and 0 where it was
-    missing. Time points before the first observed one and after the last are left out; those
-    between keep their place.
+
+def to_tensors(X: Iterable[Case], scaler: Scaler, *, flag_missing: bool) -> list[Tensor]:
+    """Return each series as a scaled float32 tensor [length, channels] with 0 for missing values.
+
+    `flag_missing` adds a channel for each one that is 1 for observed and 0 for missing values. Time
+    points before the first observed one and after the last are left out.
     """
-
-    mean: NDArray[np.float64]  # [C]
-    std: NDArray[np.float64]  # [C]
-    flags: bool
-
-    @classmethod
-    def of(cls, X: Iterable[Series]) -> "Scaling":
-        """From training series; the std of a constant channel is taken to be its size."""
-        values = np.concatenate([trim(case) for case in X], axis=1).astype(np.float64)
-        missing = np.isnan(values)
-        if missing.all():
-            raise ValueError("X must hold values, got none but NaN")
-        count = np.maximum((~missing).sum(1, keepdims=True), 1)
-        seen = np.where(missing, 0.0, values)
-        size = np.abs(seen).max(1, keepdims=True)
-        size[size == 0] = 1.0
-        seen /= size  # squares of large values must not overflow
-        mean = seen.sum(1, keepdims=True) / count
-        apart = np.where(missing, 0.0, seen - mean)
-        std = np.sqrt((apart**2).sum(1, keepdims=True) / count)
-        std[std <= CONSTANT] = 1.0
-        return cls((mean * size)[:, 0], (std * size)[:, 0], bool(missing.any()))
-
-    @property
-    def channels(self) -> int:
-        """Of the tensors it makes."""
-        return len(self.mean) * (2 if self.flags else 1)
-
-    def __call__(self, X: Iterable[Series]) -> list[Tensor]:
-        """A float32 tensor [length, channels] for each series; length 0 where nothing was seen."""
-        return [self._one(trim(case)) for case in X]
-
-    def _one(self, case: Series) -> Tensor:
+    tensors = []
+    for case in map(trim, X):
         missing = np.isnan(case)
-        z = (case.astype(np.float64) - self.mean[:, None]) / self.std[:, None]
-        z = np.where(missing, 0.0, z.clip(-LIMIT, LIMIT))
-        if self.flags:
-            z = np.concatenate([z, ~missing])
-        return torch.from_numpy(np.ascontiguousarray(z.T, dtype=np.float32))
+        x = np.where(missing, 0.0, scaler.transform(case))
+        if flag_missing:
+            x = np.concatenate([x, ~missing])
+        tensors.append(torch.from_numpy(np.ascontiguousarray(x.T, dtype=np.float32)))
+    return tensors
 
 
-def trim(case: Series) -> Series:
-    """Without the time points at either end at which no channel was observed."""
+def trim(case: Case) -> Case:
+    """Cut off the time points at either end at which no channel was observed."""
     seen = np.flatnonzero(~np.isnan(case).all(axis=0))
     return case[:, seen[0] : seen[-1] + 1] if len(seen) else case[:, :0]
 
 
-def check_finite(X: Iterable[Series]) -> None:
-    """That no value is infinite: it would say nothing, and spoil the statistics."""
+def check_finite(X: Iterable[Case]) -> None:
+    """Raise on infinite values, which would spoil the statistics."""
     for number, case in enumerate(X):
         if np.isinf(case).any():
-            channel, place = (int(i) for i in np.argwhere(np.isinf(case))[0])
+            channel, time = (int(i) for i in np.argwhere(np.isinf(case))[0])
             raise ValueError(
-                f"X must be finite, or NaN where a value is missing, got {case[channel, place]}"
-                f" in case {number}, channel {channel}, time point {place}"
+                f"X must be finite, or NaN where a value is missing, got {case[channel, time]}"
+                f" in case {number}, channel {channel}, time point {time}"
             )
 
 
-def check_channels(X: Sequence[Series]) -> None:
-    """That all cases have as many channels as the first."""
+def check_channels(X: Sequence[Case]) -> None:
+    """Raise unless all cases have as many channels as the first."""
     for number, case in enumerate(X):
         if len(case) != len(X[0]):
             raise ValueError(
@@ -90,8 +67,8 @@ def check_channels(X: Sequence[Series]) -> None:
             )
 
 
-def side_by_side(series: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Series [length, C] as a batch [B, L, C], and which samples are real [B, L]; None: all."""
+def pad(series: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Return tensors [length, C] as a batch [B, L, C] and its mask [B, L], None if all is valid."""
     lengths = [len(x) for x in series]
     batch = torch.nn.utils.rnn.pad_sequence(list(series), batch_first=True)
     if min(lengths) == max(lengths) > 0:
@@ -101,23 +78,23 @@ def side_by_side(series: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     return batch, torch.arange(batch.shape[1]) < torch.tensor(lengths).unsqueeze(1)
 
 
-def pieces(x: Tensor, longest: int) -> list[Tensor]:
-    """x [L, C] itself, or as few pieces of the `longest` length as cover it, evenly spread.
+def split_long(x: Tensor, max_len: int) -> list[Tensor]:
+    """Return x [L, C] itself, or as few evenly spread pieces of `max_len` as cover it.
 
-    >>> [piece.flatten().tolist() for piece in pieces(torch.arange(5).unsqueeze(1), 3)]
+    >>> [piece.flatten().tolist() for piece in split_long(torch.arange(5).unsqueeze(1), 3)]
     [[0, 1, 2], [2, 3, 4]]
     """
-    if len(x) <= longest:
+    if len(x) <= max_len:
         return [x]
-    count = -(-len(x) // longest)
-    starts = [round(i * (len(x) - longest) / (count - 1)) for i in range(count)]
-    return [x[start : start + longest] for start in starts]
+    count = -(-len(x) // max_len)
+    starts = [round(i * (len(x) - max_len) / (count - 1)) for i in range(count)]
+    return [x[start : start + max_len] for start in starts]
 
 
-def held_out(y: NDArray[np.int64], fraction: float, *, seed: int) -> NDArray[np.int64]:
-    """Which cases to judge by: that fraction of each class at random, rounded, never all of it.
+def validation_cases(y: NDArray[np.int64], fraction: float, *, seed: int) -> NDArray[np.int64]:
+    """Draw that fraction of each class for validation, but never a whole class.
 
-    None at all where that makes fewer than 10: too few to tell one epoch from another.
+    Returns no cases at all if there would be fewer than 10.
     """
     rng = np.random.default_rng(seed)
     chosen = []
@@ -125,4 +102,4 @@ def held_out(y: NDArray[np.int64], fraction: float, *, seed: int) -> NDArray[np.
         cases = rng.permutation(np.flatnonzero(y == label))
         chosen.append(cases[: min(int(fraction * len(cases) + 0.5), len(cases) - 1)])
     together = np.sort(np.concatenate(chosen))
-    return together if len(together) >= 10 else together[:0]
+    return together if len(together) >= MIN_VALIDATION else together[:0]

@@ -1,18 +1,17 @@
-"""EAClassifier: labels for time series, with scikit-learn's and aeon's manners."""
+"""EAClassifier: a classifier of time series for scikit-learn and aeon."""
 
 import os
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from eattn._checks import check_number
 from eattn.nn import check_mixer
-from eattn.timeseries import saved_classifier, store
-from eattn.timeseries.arrays import Scaling, Series, check_channels, check_finite
-from eattn.timeseries.classifying import learn, probabilities
-from eattn.timeseries.settings import plain_params, seed_of
+from eattn.timeseries import arrays, store, training
+from eattn.timeseries.arrays import Case
 from eattn.train import History, TrainConfig
 
 try:
@@ -23,51 +22,56 @@ except ModuleNotFoundError as error:
         'EAClassifier needs the package aeon: pip install "eattn[timeseries]"'
     ) from error
 
-TOKENS = 128  # at most, where `patch` is left to us
-EPOCHS, STEPS = 60, 600  # so many of both, where `epochs` is left to us
+MAX_TOKENS = 128  # unless `patch` is set
 DESIGN = ("mixer", "dim", "depth", "heads", "dropout", "norm", "pooling", "positions")
-TRAINING = (
-    "batch_size",
-    "optimizer",
-    "lr",
-    "weight_decay",
-    "schedule",
-    "clip",
-    "patience",
-    "device",
-    "checkpoint",
-)
 
 
+@dataclass(eq=False, repr=False)
 class EAClassifier(BaseClassifier):
-    """A Transformer encoder of any mixer over series of any length; no argument is required.
+    """Classify series of any length with a Transformer encoder of any mixer.
 
     X is an array [cases, channels, length], or [cases, length] for one channel, or a list of arrays
     [channels, length] of unequal length. NaN is a missing value; NaN in all channels before and
-    after a series is padding. y are labels of any kind.
+    after a series is padding. y are labels of any type. Channels are standardised by their training
+    mean and deviation. Series longer than any in training are split, and their probabilities
+    averaged.
 
-    Channels are standardised with their training mean and deviation. `patch` samples make a token;
-    None: as few as give 128 tokens at most. `embed`: "conv" over neighbours or "linear"; None:
-    "conv" for patch 1. `ffn` None: 2 dim. A series longer than any in training is read in pieces of
-    that length, and their probabilities averaged. `epochs` None: 60, and more where these are fewer
-    than 600 steps.
+    Parameters
+    ----------
+    mixer, dim, depth, heads, ffn, dropout, norm, pooling, positions
+        Design of the `SequenceClassifier`; ffn is 2 dim if None.
+    patch : int, optional
+        Samples per token; as few as give at most 128 tokens if None.
+    embed : {"conv", "linear"}, optional
+        Embedding of tokens; "conv" over neighbours for patch 1 if None, otherwise "linear".
+    epochs : int, optional
+        If None, 60, and more where these have fewer than 600 steps.
+    batch_size, optimizer, lr, weight_decay, schedule, clip
+        Training options, as in `TrainConfig`.
+    validation_fraction : float, default 0.2
+        Fraction of each class that selects the best epoch, and stops training after `patience`
+        epochs without a better one. With 0, or fewer than 10 cases in it, all cases are trained on.
+    device : str, default "auto"
+    checkpoint : path, optional
+        Folder that keeps the run, so that `fit` resumes it after an interruption.
+    verbose : bool, default False
+        Show progress.
+    random_state : int, RandomState or None, default 0
 
-    A `validation_fraction` of each class is held out to keep the best epoch, and to stop after
-    `patience` epochs without a better one; 0, or fewer than 10 cases in it: all are trained on, for
-    all epochs. `device` is "auto" or one of torch's. `verbose` shows a progress bar. `checkpoint`
-    is a folder that `fit` keeps its run in, and goes on from if that was cut off.
+    Attributes
+    ----------
+    classes_, model_, history_, scaler_, flag_missing_, max_len_, seed_
+        Labels, `SequenceClassifier`, training history, scaler of the channels, whether missing
+        values have their own channels, length of the longest training series, and seed.
 
-    Fitted: `classes_`, `model_` (a `SequenceClassifier`), `history_` (of `eattn.train`),
-    `scaling_`, `max_len_` (of training series), `seed_`.
-
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> X = [rng.normal(size=(2, rng.integers(10, 20))) + i % 2 for i in range(40)]
     >>> y = ["low", "high"] * 20
     >>> EAClassifier(dim=16, depth=1, epochs=20).fit(X, y).predict(X[:2])
     array(['low', 'high'], dtype='<U4')
     """
-
-    history_: History | None  # None for a model that was loaded
 
     _tags = {  # noqa: RUF012, as aeon has it
         "capability:multivariate": True,
@@ -77,80 +81,57 @@ class EAClassifier(BaseClassifier):
         "algorithm_type": "deeplearning",
     }
 
-    def __init__(
-        self,
-        mixer: str = "ea-6",
-        *,
-        dim: int = 128,
-        depth: int = 3,
-        heads: int = 8,
-        ffn: int | None = None,
-        dropout: float = 0.1,
-        norm: str = "post",
-        patch: int | None = None,
-        embed: str | None = None,
-        pooling: str = "flatten",
-        positions: bool = True,
-        epochs: int | None = None,
-        batch_size: int = 16,
-        optimizer: str = "radam",
-        lr: float = 1e-3,
-        weight_decay: float = 0.01,
-        schedule: str = "cosine",
-        clip: float | None = 1.0,
-        validation_fraction: float = 0.2,
-        patience: int | None = 20,
-        device: str = "auto",
-        checkpoint: str | os.PathLike[str] | None = None,
-        verbose: bool = False,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> None:
-        self.mixer = mixer
-        self.dim = dim
-        self.depth = depth
-        self.heads = heads
-        self.ffn = ffn
-        self.dropout = dropout
-        self.norm = norm
-        self.patch = patch
-        self.embed = embed
-        self.pooling = pooling
-        self.positions = positions
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.clip = clip
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.device = device
-        self.checkpoint = checkpoint
-        self.verbose = verbose
-        self.random_state = random_state
+    mixer: str = "ea-6"
+    _: KW_ONLY
+    dim: int = 128
+    depth: int = 3
+    heads: int = 8
+    ffn: int | None = None
+    dropout: float = 0.1
+    norm: str = "post"
+    patch: int | None = None
+    embed: str | None = None
+    pooling: str = "flatten"
+    positions: bool = True
+    epochs: int | None = None
+    batch_size: int = 16
+    optimizer: str = "radam"
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    schedule: str = "cosine"
+    clip: float | None = 1.0
+    validation_fraction: float = 0.2
+    patience: int | None = 20
+    device: str = "auto"
+    checkpoint: str | os.PathLike[str] | None = None
+    verbose: bool = False
+    random_state: int | np.random.RandomState | None = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Write the fitted model as JSON and safetensors; `force` replaces a model there."""
         self._check_is_fitted()
-        saved_classifier.save(self, folder, force=force)
+        store.save_classifier(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder) -> Self:
-        """What `save` wrote, fitted; on a GPU if it was to be there and this machine has one."""
-        return saved_classifier.load(cls, folder)
+        """Load a saved model; on a GPU if it was there and this machine has one."""
+        loaded: Self = store.load_classifier(cls, folder)
+        return loaded
 
-    def _fit(self, X: list[Series] | Series, y: NDArray[Any]) -> Self:
-        params, config = self._checked(len(X))
+    def _fit(self, X: list[Case] | Case, y: NDArray[Any]) -> Self:
+        params, config = self._check_params(len(X))
         self.seed_ = config.seed
-        self.scaling_ = Scaling.of(X)
+        self.scaler_, self.flag_missing_ = arrays.fit_scaler(X)
         if all(np.array_equal(case, X[0], equal_nan=True) for case in X):
             raise ValueError(f"X must differ from case to case, got {len(X)} times the same series")
-        series = self.scaling_(X)
+        series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
         self.max_len_ = max(map(len, series))
         self.design_ = self._design(params)
-        self.model_, self.history_ = learn(
+        self.history_: History | None  # None for a model that was loaded
+        self.model_, self.history_ = training.train_classifier(
             series,
             np.searchsorted(self.classes_, y),
             self.design_,
@@ -160,20 +141,30 @@ class EAClassifier(BaseClassifier):
         )
         return self
 
-    def _predict(self, X: list[Series] | Series) -> NDArray[Any]:
+    def _predict(self, X: list[Case] | Case) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[self._predict_proba(X).argmax(1)]
         return found
 
-    def _predict_proba(self, X: list[Series] | Series) -> NDArray[np.float64]:
-        return probabilities(self.model_, self.scaling_(X), longest=self.max_len_)
+    def _predict_proba(self, X: list[Case] | Case) -> NDArray[np.float64]:
+        """Return the probabilities [cases, classes], averaged over the pieces of long series."""
+        series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
+        parts = [arrays.split_long(x, self.max_len_) for x in series]
+        pieces = [piece for part in parts for piece in part]
+        case = torch.repeat_interleave(torch.tensor([len(part) for part in parts]).long())
+        sums = torch.zeros(len(parts), self.n_classes_, dtype=torch.float64)
+        with torch.inference_mode():
+            found = [x.double().cpu().softmax(-1) for x in training.logits_of(self.model_, pieces)]
+        if found:
+            sums.index_add_(0, case, torch.cat(found))
+        return (sums / sums.sum(1, keepdim=True)).numpy()
 
     def _design(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `SequenceClassifier`, with what was left open decided by the data."""
+        """Return the arguments of `SequenceClassifier`; data decides those left open."""
         patch, embed, ffn = params["patch"], params["embed"], params["ffn"]
         if patch is None:
-            patch = -(-self.max_len_ // TOKENS)
+            patch = -(-self.max_len_ // MAX_TOKENS)
         return {name: params[name] for name in DESIGN} | {
-            "channels": self.scaling_.channels,
+            "channels": len(self.scaler_.mean) * (2 if self.flag_missing_ else 1),
             "classes": self.n_classes_,
             "max_len": self.max_len_,
             "patch": patch,
@@ -181,32 +172,24 @@ class EAClassifier(BaseClassifier):
             "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
 
-    def _checked(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
-        """The arguments in Python's own types, and the run they make of so many cases."""
-        params = plain_params(self)
+    def _check_params(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
+        """Return the parameters as Python types, and the training configuration."""
+        params = store.plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
-        config = TrainConfig(
-            **{name: params[name] for name in TRAINING},
-            epochs=EPOCHS if params["epochs"] is None else params["epochs"],
-            seed=seed_of(params["random_state"]),
-        )
-        if params["epochs"] is None:  # an epoch of few cases is few steps
-            per_epoch = -(-cases // config.batch_size)
-            config = replace(config, epochs=max(EPOCHS, -(-STEPS // per_epoch)))
-        return params, config
+        return params, training.classifier_config(params, cases)
 
     def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
         if isinstance(X, list) and not X:
             raise ValueError("X must hold at least one case, got an empty list")
         X = super()._preprocess_collection(X, store_metadata)
-        check_finite(X)
+        arrays.check_finite(X)
         return X
 
     def _check_X(self, X: Any) -> dict[str, Any]:
-        """What X is: anything that aeon knows, also constant series, of which aeon would warn."""
+        """Return aeon's metadata, without its warning about constant series."""
         if get_type(X) == "np-list":
-            check_channels(X)
+            arrays.check_channels(X)
         metadata: dict[str, Any] = self._get_X_metadata(X)
         return metadata
 
@@ -218,7 +201,7 @@ class EAClassifier(BaseClassifier):
     def _check_y(
         self, y: Any, n_cases: int, update_classes: bool = True, allow_single_class: bool = False
     ) -> Any:
-        """Lists are welcome too, and one class will do where nothing is learnt from it."""
+        """Accept lists too, and a single class outside of fit."""
         y = np.asarray(y) if isinstance(y, list | tuple) else y
         return super()._check_y(
             y, n_cases, update_classes, allow_single_class or not update_classes

@@ -1,4 +1,4 @@
-"""Quantiles from errors on windows that were held out: split conformal prediction."""
+"""Quantiles from the errors on validation windows: split conformal prediction."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def check_quantiles(quantiles: Any) -> tuple[float, ...]:
-    """Levels in rising order; none for None."""
+    """Return the levels in rising order, none for None, or raise."""
     if quantiles is None:
         return ()
     try:
@@ -23,14 +23,13 @@ def check_quantiles(quantiles: Any) -> tuple[float, ...]:
     return levels
 
 
-def offsets(errors: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
-    """What to add to a forecast for each level and step: errors [n, H] -> [levels, H].
+def error_quantiles(errors: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
+    """Return the offset to add to a forecast for each level and step: [n, H] -> [levels, H].
 
-    Of n errors the one of rank (n + 1) level, rounded away from the median, or the outermost: for
-    errors that could come in any order, at least that share is then on that side of it. NaN is
-    not counted.
+    It is the error of rank (n + 1) level, rounded away from the median and clipped to 1..n. For
+    exchangeable errors at least that share lies on that side of it. NaN is not counted.
 
-    >>> offsets(np.arange(1.0, 10.0)[:, None], [0.1, 0.5, 0.95]).tolist()
+    >>> error_quantiles(np.arange(1.0, 10.0)[:, None], [0.1, 0.5, 0.95]).tolist()
     [[1.0], [5.0], [9.0]]
     """
     columns = [np.sort(column[~np.isnan(column)]) for column in errors.T]
@@ -39,13 +38,13 @@ def offsets(errors: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.
 
 
 def _rank(n: int, level: float) -> int:
-    """From 0."""
-    exact = round((n + 1) * level, 9)  # 0.1 is not a tenth
+    """Return the rank, from 0."""
+    exact = round((n + 1) * level, 9)  # 0.1 is not exactly a tenth
     rank = math.floor(exact) if level < 0.5 else math.ceil(exact)
     return min(max(rank, 1), n) - 1
 
 
-def extended(table: NDArray[np.float64], horizon: int) -> NDArray[np.float64]:
-    """[levels, H] -> [levels, horizon]; steps beyond H are taken to be as uncertain as the last."""
-    steps = np.minimum(np.arange(horizon), table.shape[1] - 1)
-    return table[:, steps]
+def extend(offsets: NDArray[np.float64], horizon: int) -> NDArray[np.float64]:
+    """Return [levels, H] as [levels, horizon]; steps beyond H repeat the last one."""
+    steps = np.minimum(np.arange(horizon), offsets.shape[1] - 1)
+    return offsets[:, steps]

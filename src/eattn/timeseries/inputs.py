@@ -1,45 +1,51 @@
-"""Series as users have them: long data frames (unique_id, ds, y), pandas Series, arrays, lists."""
+"""Input of the forecaster: data frames (unique_id, ds, y), pandas Series, arrays and lists.
+
+`read_series` parses and checks them, `regularize` adds a row for every missing step.
+"""
 
 import difflib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from eattn._checks import need_pandas
-
-if TYPE_CHECKING:
-    import pandas as pd
+from eattn.timeseries.freq import Freq, Time, Times, check_freq, infer_freq, positions, times_after
 
 ID, TIME, VALUE = "unique_id", "ds", "y"
-ALONE = "y"  # what a series without a unique_id is called
-LARGEST = 1e100  # beyond it squares overflow
+DEFAULT_ID = "y"  # name of a series without unique_id
+MAX_VALUE = 1e100  # squares of larger values overflow
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """What was given for one series: times that rise, and values, NaN where missing.
+class TimeSeries:
+    """One series with rising times; NaN is a missing value.
 
-    The name is None where there was none, and so are times: values of an array follow each other.
+    As `read_series` returns it, `freq` is None, and so are `unique_id` and `ds` where the input has
+    none. After `regularize` all are set, and `ds` has every step from the first known value on.
     """
 
-    name: Any
-    times: "pd.Index[Any] | None"
-    values: Values
+    unique_id: Any
+    ds: Times | None
+    y: Values
+    freq: Freq | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
 
 
-def rows_of(data: Any) -> list[Rows]:
-    """The series in a data frame, a pandas Series, an array or a list, as they come in it."""
-    pandas = need_pandas()
-    if isinstance(data, pandas.DataFrame):
+def read_series(data: Any) -> list[TimeSeries]:
+    """Return the series in a data frame, a pandas Series, an array or a list, in their order."""
+    if isinstance(data, pd.DataFrame):
         return _from_frame(data)
-    if isinstance(data, pandas.Series):
-        index = data.index
-        dated = isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex)
-        return [_checked(None, _times(index, ALONE) if dated else None, data)]
+    if isinstance(data, pd.Series):
+        dated = isinstance(data.index, pd.DatetimeIndex | pd.PeriodIndex)
+        return [check_series(None, _times(data.index, DEFAULT_ID) if dated else None, data)]
     if not isinstance(data, list | tuple) and not hasattr(data, "__array__"):
         kind = type(data).__name__
         raise TypeError(
@@ -51,105 +57,100 @@ def rows_of(data: Any) -> list[Rows]:
             f"an array must be one series, [n], got shape {values.shape}: put several into"
             f" a data frame with columns {ID}, {TIME}, {VALUE}"
         )
-    return [_checked(None, None, pandas.Series(np.atleast_1d(values)))]
+    return [check_series(None, None, pd.Series(np.atleast_1d(values)))]
 
 
 def id_dtype(data: Any) -> Any:
-    """What unique_id is made of."""
-    frame = _with_id(data) if isinstance(data, need_pandas().DataFrame) else {}
+    """Return the dtype of unique_id, which forecasts take over."""
+    frame = _with_id(data) if isinstance(data, pd.DataFrame) else {}
     return frame[ID].dtype if ID in frame else np.dtype(object)
 
 
-def _from_frame(frame: "pd.DataFrame") -> list[Rows]:
+def _from_frame(frame: pd.DataFrame) -> list[TimeSeries]:
     frame = _with_id(frame)
     names = [str(name) for name in frame.columns]
     for wanted in (TIME, VALUE):
         if wanted not in names:
             near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
-            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:12])}"
-            raise ValueError(f"df must have a column {wanted!r}: {told}")
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:12])}"
+            raise ValueError(f"df must have a column {wanted!r}: {hint}")
     if frame.empty:
         raise ValueError("df has no rows")
     if ID not in names:
-        return [_checked(None, _times(frame[TIME], ALONE), frame[VALUE])]
+        return [check_series(None, _times(frame[TIME], DEFAULT_ID), frame[VALUE])]
     if frame[ID].isna().any():
         row = frame.index[int(frame[ID].isna().to_numpy().argmax())]
         raise ValueError(f"{ID} is missing in row {row}")
     groups = frame.groupby(ID, sort=False, observed=True)
-    return [_checked(_plain(name), _times(g[TIME], name), g[VALUE]) for name, g in groups]
+    return [check_series(_plain_id(name), _times(g[TIME], name), g[VALUE]) for name, g in groups]
 
 
-def _with_id(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Older frames of this kind have the names in the index."""
+def _with_id(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with unique_id as a column: older Nixtla frames have it in the index."""
     return frame.reset_index() if frame.index.name == ID else frame
 
 
-def _plain(name: Any) -> Any:
+def _plain_id(name: Any) -> Any:
     name = name.item() if isinstance(name, np.generic) else name
     if not isinstance(name, str | int | float):
         raise TypeError(f"{ID} must be text or numbers, got {type(name).__name__} {name!r}")
     return name
 
 
-def _times(column: Any, name: Any) -> "pd.Index[Any]":
-    """Timestamps of nanoseconds, or int64."""
-    pandas = need_pandas()
-    index = pandas.Index(column)
-    if isinstance(index, pandas.PeriodIndex):
+def _times(column: Any, name: Any) -> Times:
+    """Return timestamps in nanoseconds, or int64."""
+    index = pd.Index(column)
+    if isinstance(index, pd.PeriodIndex):
         index = index.to_timestamp()
     if index.isna().any():
         raise ValueError(f"series {name!r}: {TIME} is missing in row {int(index.isna().argmax())}")
-    if pandas.api.types.is_integer_dtype(index.dtype):
+    if pd.api.types.is_integer_dtype(index.dtype):
         return index.astype(np.int64)
-    if not isinstance(index, pandas.DatetimeIndex):
-        index = _parsed(index, name)
+    if not isinstance(index, pd.DatetimeIndex):
+        index = _parse_times(index, name)
     if index.tz is not None:
         raise ValueError(
             f"series {name!r}: {TIME} must be without a time zone, got {index.tz}:"
             f" df['{TIME}'].dt.tz_convert('UTC').dt.tz_localize(None) has none"
         )
-    return pandas.DatetimeIndex(index.as_unit("ns"), freq=None)
+    return pd.DatetimeIndex(index.as_unit("ns"), freq=None)
 
 
-def _parsed(index: "pd.Index[Any]", name: Any) -> "pd.DatetimeIndex":
-    """Text as in ISO 8601, or Python's dates."""
-    pandas = need_pandas()
-    if pandas.api.types.is_numeric_dtype(index.dtype):
+def _parse_times(index: Any, name: Any) -> Times:
+    """Parse ISO 8601 text or Python dates."""
+    if pd.api.types.is_numeric_dtype(index.dtype):
         raise TypeError(
             f"series {name!r}: {TIME} must be times or integers, got {index.dtype} {index[0]}"
         )
     try:
-        found: pd.DatetimeIndex = pandas.to_datetime(index, format="ISO8601")
-        return found
+        return pd.to_datetime(index, format="ISO8601")
     except (ValueError, TypeError):
-        good = pandas.to_datetime(index.astype(str), format="ISO8601", errors="coerce", utc=True)
+        good = pd.to_datetime(index.astype(str), format="ISO8601", errors="coerce", utc=True)
         bad = index[int(good.isna().argmax())]
         raise ValueError(
             f"series {name!r}: {TIME} must be times such as 2024-01-31 12:00, got {str(bad)!r}"
         ) from None
 
 
-def _checked(name: Any, times: "pd.Index[Any] | None", column: "pd.Series[Any]") -> Rows:
-    """With values that are numbers, and times that rise."""
-    label = ALONE if name is None else name
+def check_series(unique_id: Any, times: Times | None, column: pd.Series) -> TimeSeries:
+    """Check that values are finite numbers and that times rise."""
+    name = DEFAULT_ID if unique_id is None else unique_id
     if not len(column):
-        raise ValueError(f"series {label!r} has no values")
-    values = need_pandas().to_numeric(column, errors="coerce")
-    values = values.to_numpy(np.float64, na_value=np.nan)
-    bad = np.isnan(values) & column.notna().to_numpy() | (np.abs(values) > LARGEST)
+        raise ValueError(f"series {name!r} has no values")
+    values = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    bad = np.isnan(values) & column.notna().to_numpy() | (np.abs(values) > MAX_VALUE)
     if bad.any():
         row = int(bad.argmax())
         at = f"row {row}" if times is None else times[row]
         raise ValueError(
-            f"series {label!r}, {at}: {VALUE} must be a finite number,"
-            f" got {str(column.iloc[row])!r}"
+            f"series {name!r}, {at}: {VALUE} must be a finite number, got {str(column.iloc[row])!r}"
         )
     if times is not None:
-        _check_rising(label, times)
-    return Rows(name, times, values)
+        _check_rising(name, times)
+    return TimeSeries(unique_id, times, values)
 
 
-def _check_rising(name: Any, times: "pd.Index[Any]") -> None:
+def _check_rising(name: Any, times: Times) -> None:
     ticks = times.astype(np.int64).to_numpy()
     wrong = np.diff(ticks) <= 0
     if not wrong.any():
@@ -160,3 +161,79 @@ def _check_rising(name: Any, times: "pd.Index[Any]") -> None:
     raise ValueError(
         f"series {name!r}: {times[row]} comes after {times[row - 1]}; sort the rows by time"
     )
+
+
+def regularize(
+    series: Sequence[TimeSeries], freq: Freq | None = None, *, default: Freq | None = None
+) -> list[TimeSeries]:
+    """Add a row with NaN for every missing step of each series.
+
+    Each series has the frequency that its times imply, unless `freq` is given. A series too short
+    to imply one has that of most others, or else `default`.
+    """
+    named = [
+        TimeSeries(
+            DEFAULT_ID if s.unique_id is None else s.unique_id,
+            pd.Index(np.arange(len(s))) if s.ds is None else s.ds,
+            s.y,
+        )
+        for s in series
+    ]
+    freqs = [check_freq(freq)] * len(named) if freq is not None else _infer_freqs(named, default)
+    return [_on_grid(s, own) for s, own in zip(named, freqs, strict=True)]
+
+
+def _infer_freqs(series: Sequence[TimeSeries], default: Freq | None) -> list[Freq]:
+    own = [_own_freq(s) if len(s) > 2 else None for s in series]
+    known = Counter(freq for freq in own if freq is not None)
+    common = known.most_common(1)[0][0] if known else default
+    return [freq or _short_freq(s, common) for s, freq in zip(series, own, strict=True)]
+
+
+def _own_freq(series: TimeSeries) -> Freq:
+    try:
+        return infer_freq(series.ds)
+    except ValueError as error:
+        raise ValueError(f"series {series.unique_id!r}: {error}") from None
+
+
+def _short_freq(series: TimeSeries, common: Freq | None) -> Freq:
+    if common is not None and (positions(common, series.ds) >= 0).all():
+        return common
+    if len(series) == 1:
+        raise ValueError(
+            f"series {series.unique_id!r} has one row only, which does not tell how far apart its"
+            " times are: give more, or freq"
+        )
+    return _own_freq(series)
+
+
+def _on_grid(series: TimeSeries, freq: Freq) -> TimeSeries:
+    name, times = series.unique_id, series.ds
+    assert times is not None
+    if isinstance(freq, int) != (times.dtype.kind == "i"):
+        kind = "times" if isinstance(freq, int) else "integers"
+        raise ValueError(f"freq = {freq!r} does not go with {TIME} that are {kind}")
+    known = ~np.isnan(series.y)
+    if not known.any():
+        raise ValueError(f"series {name!r}: every value is missing")
+    first = int(known.argmax())
+    try:
+        return TimeSeries(name, *fill_gaps(freq, times[first:], series.y[first:]), freq)
+    except ValueError as error:
+        raise ValueError(f"series {name!r}: {error}") from None
+
+
+def fill_gaps(
+    freq: Freq, times: Times, values: Values, *, after: Time | None = None
+) -> tuple[Times, Values]:
+    """Return every step from the first time, or the one after `after`, to the last; NaN in gaps."""
+    anchored = times if after is None else times.insert(0, after)
+    rows = positions(freq, anchored)
+    if (rows < 0).any():
+        wrong = anchored[int((rows < 0).argmax())]
+        raise ValueError(f"{wrong} is no whole number of steps ({freq}) after {anchored[0]}")
+    full = np.full(int(rows[-1]) + 1, np.nan)
+    full[rows[len(anchored) - len(times) :]] = values
+    following = times_after(freq, anchored[0], len(full) - 1)
+    return (times[:1].append(following), full) if after is None else (following, full[1:])

@@ -1,47 +1,59 @@
-"""Values of a series in units of its own deviation around its own mean, and back."""
+"""Scaling of series by mean and standard deviation, and filling of missing values."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
-LIMIT = 1e9  # deviations: what is farther out is cut off, so that nothing overflows
+CONSTANT = 1e-12  # relative to the largest value: a smaller deviation is rounding, not signal
 
 
-class Scale(NamedTuple):
-    """x = (y - mean) / std, within ±LIMIT.
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """Standardise values [..., n] along the last axis; NaN stays NaN.
 
-    >>> Scale.of(np.array([1.0, np.nan, 3.0])).apply(np.array([5.0])).tolist()
+    >>> scaler = Scaler.fit(np.array([1.0, np.nan, 3.0]), limit=100.0)
+    >>> scaler.transform(np.array([5.0])).tolist()
     [3.0]
     """
 
-    mean: float
-    std: float
+    mean: Any  # [...] or a float
+    std: Any
+    limit: float  # scaled values are clipped to ±limit, so that outliers do not overflow
 
     @classmethod
-    def of(cls, values: Values) -> "Scale":
-        """Of the known values, at least one; constant ones have their own size for a deviation."""
-        known = values[~np.isnan(values)]
-        mean, std = float(known.mean()), float(known.std())
-        if std <= 1e-9 * float(np.abs(known).max()):
-            std = abs(mean) or 1.0
-        return cls(mean, std)
+    def fit(cls, values: NDArray[Any], *, limit: float) -> "Scaler":
+        """Take the statistics of the known values; the std of constant values is their size."""
+        values = values.astype(np.float64)
+        missing = np.isnan(values)
+        count = np.maximum((~missing).sum(-1), 1)
+        seen = np.where(missing, 0.0, values)
+        size = np.abs(seen).max(-1)
+        size = np.where(size == 0, 1.0, size)
+        seen /= size[..., None]  # squares of large values must not overflow
+        mean = seen.sum(-1) / count
+        apart = np.where(missing, 0.0, seen - mean[..., None])
+        std = np.sqrt((apart**2).sum(-1) / count)
+        return cls(mean * size, np.where(std <= CONSTANT, 1.0, std) * size, limit)
 
-    def apply(self, values: Values) -> Values:
-        return ((values - self.mean) / self.std).clip(-LIMIT, LIMIT)
+    def transform(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        mean, std = np.expand_dims(self.mean, -1), np.expand_dims(self.std, -1)
+        scaled: NDArray[np.float64] = (values.astype(np.float64) - mean) / std
+        return scaled.clip(-self.limit, self.limit)
 
-    def undo(self, values: Values) -> Values:
-        return values * self.std + self.mean
+    def inverse_transform(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        original: NDArray[np.float64] = values * np.expand_dims(self.std, -1)
+        return original + np.expand_dims(self.mean, -1)
 
 
-def carried_forward(values: Values, before: float) -> Values:
-    """Missing values as the last one known; `before` the first.
+def forward_fill(values: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+    """Replace missing values by the last known one, and by `before` at the start.
 
-    >>> carried_forward(np.array([np.nan, 2.0, np.nan, 4.0]), before=1.0).tolist()
+    >>> forward_fill(np.array([np.nan, 2.0, np.nan, 4.0]), before=1.0).tolist()
     [1.0, 2.0, 2.0, 4.0]
     """
     full = np.concatenate([[before], values])
     known = np.where(np.isnan(full), 0, np.arange(len(full)))
-    filled: Values = full[np.maximum.accumulate(known)][1:]
+    filled: NDArray[np.float64] = full[np.maximum.accumulate(known)][1:]
     return filled

@@ -1,27 +1,37 @@
-"""A fitted model as a folder: config.json and weights.safetensors, which run no code when read."""
+"""Saved estimators: a folder with config.json and weights.safetensors, which run no code."""
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from eattn._io import replace_directory
+from eattn.models import Forecaster, SequenceClassifier
+from eattn.timeseries.arrays import LIMIT
+from eattn.timeseries.scaling import Scaler
+from eattn.train import isolated
 
-FORMAT = 1
-KINDS = ("classifier", "forecaster")
+FORMAT = 2  # format 1 also stored the last values of each series, which its state holds already
+CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 Folder = str | os.PathLike[str]
+FITTED = ("design_", "seed_", "levels_", "columns_")  # of a forecaster, as JSON
 
 
 class ModelError(ValueError):
-    """A folder that holds no model that can be read, or that may not be written to."""
+    """A folder that holds no readable model, or that must not be written to."""
+
+
+# ---- folders ----
 
 
 def save(
@@ -32,30 +42,29 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """Write a model whole or not at all; `force` replaces one that is there, and only a model.
+    """Write a model completely or not at all; `force` replaces a model, and nothing else.
 
-    `config` is what JSON can hold; tensors may be on any device.
+    `config` must be JSON; tensors may be on any device.
     """
     import eattn
 
     check_free(folder, force=force)
-    weights = safetensors.torch.save({name: _plain(x) for name, x in tensors.items()})
+    weights = safetensors.torch.save({name: _own_memory(x) for name, x in tensors.items()})
     written = {
         "format": FORMAT,
-        "kind": _known(kind),
-        "eattn": eattn.__version__,  # who wrote it, for people; `format` says who can read it
-        "sha256": {"config": _checksum(_canonical(config)), "weights": _checksum(weights)},
+        "kind": kind,
+        "eattn": eattn.__version__,  # for people; `format` decides who can read it
+        "sha256": {"config": _checksum(dict(config)), "weights": _checksum(weights)},
         "config": dict(config),
     }
     text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with replace_directory(folder) as fresh:
         (fresh / WEIGHTS).write_bytes(weights)
-        (fresh / CONFIG).write_text(text, encoding="utf-8")
+        (fresh / CONFIG).write_bytes(text.encode())
 
 
 def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the tensors, on the CPU, as they were given to `save`."""
-    _known(kind)
+    """Return the config and the tensors, on the CPU, that `save` was given."""
     target = Path(folder)
     if not target.is_dir():
         raise ModelError(
@@ -76,7 +85,7 @@ def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def kind_of(folder: Folder) -> str:
-    """Which of KINDS a folder holds."""
+    """Return whether a folder holds a "classifier" or a "forecaster"."""
     kind: str = _read_config(Path(folder))["kind"]
     return kind
 
@@ -88,7 +97,7 @@ def check_free(
     files: Sequence[str] = (CONFIG, WEIGHTS),
     what: str = "a model",
 ) -> None:
-    """That `what`, of these files, may be written there: before long work, not after it."""
+    """Raise, before long work, unless `what`, made of these files, may be written there."""
     target = Path(folder)
     if not target.exists():
         above = next(path for path in target.absolute().parents if path.exists())
@@ -107,11 +116,10 @@ def check_free(
 
 def _read_config(target: Path) -> dict[str, Any]:
     path = target / CONFIG
+    content = _read(path)
     try:
-        written = json.loads(_read(path))
+        written = json.loads(content)
     except ValueError as error:
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"{path} is damaged, no JSON: {error}") from error
     if not isinstance(written, dict) or not isinstance(written.get("format"), int):
         raise ModelError(f"{path} is no model of eattn: it has no format")
@@ -121,7 +129,7 @@ def _read_config(target: Path) -> dict[str, Any]:
             f"a newer one wrote it, version {written.get('eattn', 'unknown')}"
         )
     try:
-        whole = _checksum(_canonical(written["config"])) == written["sha256"]["config"]
+        whole = _checksum(written["config"]) == written["sha256"]["config"]
         whole = whole and isinstance(written["sha256"]["weights"], str)
         whole = whole and written["kind"] in KINDS
     except (KeyError, TypeError):
@@ -138,20 +146,191 @@ def _read(path: Path) -> bytes:
         raise ModelError(f"{path.parent} holds no saved model: it has no {path.name}") from None
 
 
-def _plain(x: Tensor) -> Tensor:
-    """In memory of its own, as safetensors wants it."""
+def _own_memory(x: Tensor) -> Tensor:
+    """Copy a tensor: safetensors refuses tensors that share memory."""
     return x.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def _canonical(config: Any) -> bytes:
-    return json.dumps(config, sort_keys=True, allow_nan=False).encode()
-
-
-def _checksum(content: bytes) -> str:
+def _checksum(content: Any) -> str:
+    """Return the SHA-256 of bytes, or of the canonical JSON of anything else."""
+    if not isinstance(content, bytes):
+        content = json.dumps(content, sort_keys=True, allow_nan=False).encode()
     return hashlib.sha256(content).hexdigest()
 
 
-def _known(kind: str) -> str:
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    return kind
+# ---- estimators ----
+
+
+def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
+    """Save the weights, the labels and the scaler."""
+    labels = fitted.classes_
+    values = labels.astype(str) if labels.dtype.kind == "M" else labels  # dates
+    config = {
+        "params": _saved_params(fitted),
+        "design": fitted.design_,
+        "classes": {"dtype": labels.dtype.str, "values": values.tolist()},
+        "metadata": {name: plain(value) for name, value in fitted.metadata_.items()},
+        "flags": fitted.flag_missing_,
+        "max_len": fitted.max_len_,
+        "seed": fitted.seed_,
+    }
+    tensors = {f"model.{name}": x for name, x in fitted.model_.state_dict().items()}
+    tensors["mean"] = torch.from_numpy(fitted.scaler_.mean)
+    tensors["std"] = torch.from_numpy(fitted.scaler_.std)
+    save(folder, CLASSIFIER, config, tensors, force=force)
+
+
+def load_classifier(cls: Any, folder: Folder) -> Any:
+    """Load a classifier; on a GPU if it was there and this machine has one."""
+    config, tensors = load(folder, CLASSIFIER)
+    with _naming(folder, CLASSIFIER):
+        fitted = cls(**config["params"])
+        labels = config["classes"]
+        fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
+        fitted.n_classes_ = len(fitted.classes_)
+        fitted._class_dictionary = {label: i for i, label in enumerate(fitted.classes_)}
+        fitted.metadata_ = config["metadata"]
+        fitted.design_, fitted.max_len_ = config["design"], config["max_len"]
+        fitted.seed_, fitted.history_ = config["seed"], None
+        fitted.scaler_ = Scaler(tensors["mean"].numpy(), tensors["std"].numpy(), LIMIT)
+        fitted.flag_missing_ = config["flags"]
+        fitted.model_ = _load_model(SequenceClassifier, fitted.design_, tensors)
+        fitted.model_.to(_usable_device(fitted.device))
+        fitted.is_fitted = True
+        return fitted
+
+
+def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
+    """Save the weights and the state of each series, without the history."""
+    from eattn.timeseries.predictor import stack_alike
+
+    params = _saved_params(fitted)
+    if params["quantiles"] is not None:
+        params["quantiles"] = [float(q) for q in params["quantiles"]]
+    predictor, states = fitted.predictor_, list(fitted.states_.values())
+    config = {
+        "params": params,
+        "fitted": {name: getattr(fitted, name, None) for name in FITTED},
+        "reader": {name: getattr(predictor, name) for name in ("fields", "window", "context")},
+        "id_dtype": str(fitted.id_dtype_),
+        "offsets": fitted.offsets_.tolist(),
+        "tracks": [
+            {
+                "name": state.unique_id,
+                "freq": state.freq,
+                "mean": float(state.scaler.mean),
+                "std": float(state.scaler.std),
+                "time": int(state.ds) if isinstance(state.freq, int) else state.ds.isoformat(),
+                "value": state.y,
+                "count": state.count,
+            }
+            for state in states
+        ],
+    }
+    tensors = {f"model.{name}": x.float() for name, x in fitted.model_.state_dict().items()}
+    kept = [state.tensors() for state in states]
+    slots = [(number, slot) for number, named in enumerate(kept) for slot in range(len(named))]
+    for group, (rows, batch) in enumerate(stack_alike([x for named in kept for x in named])):
+        tensors[f"memory.{group}.places"] = torch.tensor([slots[row] for row in rows])
+        tensors |= {f"memory.{group}.{name}": x for name, x in batch.items()}
+    save(folder, FORECASTER, config, tensors, force=force)
+
+
+def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> Any:
+    """Load a forecaster; on a GPU if it was there and this machine has one."""
+    import pandas as pd
+
+    from eattn.timeseries.predictor import Predictor, SeriesState
+    from eattn.timeseries.windows import LIMIT
+
+    config, tensors = load(folder, FORECASTER)
+    with _naming(folder, FORECASTER):
+        fitted = cls(**config["params"])
+        if dtype is not None:
+            fitted.dtype = dtype
+        for name, value in config["fitted"].items():
+            setattr(fitted, name, value)
+        fitted.id_dtype_ = pd.api.types.pandas_dtype(config["id_dtype"])
+        offsets = np.array(config["offsets"], dtype=np.float64)
+        fitted.offsets_ = offsets.reshape(len(config["offsets"]), offsets.shape[-1] or 1)
+        fitted.history_ = fitted.series_ = None
+        model = _load_model(Forecaster, fitted.design_, tensors)
+        fitted.model_ = model.to(_usable_device(fitted.device), getattr(torch, fitted.dtype))
+        saved = config["reader"]
+        predictor = Predictor(model, tuple(saved["fields"]), saved["window"], saved["context"])
+        fitted.predictor_, fitted.states_ = predictor, {}
+        kept = _split_slots(tensors, like=next(model.parameters()))
+        for number, told in enumerate(config["tracks"]):
+            state = SeriesState(
+                told["name"],
+                told["freq"],
+                Scaler(told["mean"], told["std"], LIMIT),
+                told["time"] if isinstance(told["freq"], int) else pd.Timestamp(told["time"]),
+                told["value"],
+                told["count"],
+            )
+            fitted.states_[state.unique_id] = predictor.restore(state, kept[number])
+        return fitted
+
+
+def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:
+    """Return the named tensors of each series by its number: the inverse of `stack_alike`."""
+    found: dict[tuple[int, int], dict[str, Tensor]] = {}
+    for group in (name.split(".")[1] for name in tensors if name.endswith(".places")):
+        start = f"memory.{group}."
+        named = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+        slots = named.pop("places").tolist()
+        for name, x in named.items():
+            named[name] = x.to(like) if x.is_floating_point() else x.to(like.device)
+        for row, (number, slot) in enumerate(slots):
+            found[number, slot] = {name: x[row : row + 1] for name, x in named.items()}
+    kept: dict[int, list[dict[str, Tensor]]] = {}
+    for number, slot in sorted(found):
+        kept.setdefault(number, []).append(found[number, slot])
+    return kept
+
+
+@contextmanager
+def _naming(folder: Folder, kind: str) -> Iterator[None]:
+    """Raise errors of unsuitable content as a ModelError that names the folder."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"{folder} holds no {kind} that fits: {reason}") from error
+
+
+def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    with isolated():  # initial weights are drawn, though replaced at once
+        model = kind(**design).eval()
+    weights = {name: x for name, x in tensors.items() if name.startswith("model.")}
+    model.load_state_dict({name.removeprefix("model."): x for name, x in weights.items()})
+    return model
+
+
+def plain(value: Any) -> Any:
+    """Return NumPy scalars, which grids of parameters hold, as Python numbers."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator as Python types."""
+    return {name: plain(value) for name, value in estimator.get_params(deep=False).items()}
+
+
+def _saved_params(fitted: Any) -> dict[str, Any]:
+    """Return the parameters from which the estimator can be made again on any machine."""
+    params = plain_params(fitted)
+    if not isinstance(params["random_state"], int | None):
+        params["random_state"] = fitted.seed_
+    return params | {"device": str(fitted.device), "checkpoint": None}
+
+
+def _usable_device(device: str) -> torch.device:
+    """Return the device of that name, or the CPU if this machine does not have it."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError):  # AssertionError from a torch without CUDA
+        return torch.device("cpu")

@@ -1,40 +1,133 @@
-"""From windows to a trained forecaster: its design, the run, and the errors that are left."""
+"""Training of both estimators: from their parameters and tensors to a model and its history."""
 
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from eattn.models import Forecaster
-from eattn.timeseries.dataset import Material
-from eattn.timeseries.settings import seed_of
-from eattn.timeseries.windows import errors, rollout_loss
-from eattn.train import History, Task, TrainConfig, isolated, train
+from eattn.models import Forecaster, SequenceClassifier
+from eattn.timeseries.arrays import pad, validation_cases
+from eattn.timeseries.predictor import read, roll_out
+from eattn.timeseries.windows import WindowBatch, WindowDataset
+from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isolated, move, train
 
-STEPS = 500  # of training, where `epochs` is left to us
-EVERY = 25  # steps between two looks at what was held out
-JUDGED = 256  # windows to look at then
-CALIBRATED = 2048  # windows for quantiles
-
-
-def design_of(params: dict[str, Any], material: Material) -> dict[str, Any]:
-    """The arguments of `Forecaster` that an estimator's make."""
-    shape = {name: params[name] for name in ("mixer", "dim", "depth", "heads", "dropout")}
-    places = material.window + material.horizon
-    return shape | {
-        "channels": min(params["lags"], material.window),
-        "calendar": list(material.fields) or None,
-        "residual": True,
-        "max_len": places if params["mixer"] == "aft" else None,
-    }
+CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # at least, unless `epochs` is set
+FORECASTER_STEPS = 500  # unless `epochs` is set
+EVALUATE_EVERY = 25  # steps
+VALIDATION_WINDOWS = 256  # of each evaluation
+CALIBRATION_WINDOWS = 2048  # for quantiles
+BATCH_SIZE = 64  # without gradients
 
 
-def config_of(params: dict[str, Any]) -> TrainConfig:
-    """The run that an estimator's arguments make."""
-    length: dict[str, Any] = dict(epochs=None, max_steps=STEPS, evaluate_every=EVERY)
-    if params["epochs"] is not None:
-        length = dict(epochs=params["epochs"])
+def seed_of(random_state: Any) -> int:
+    """Return an int as it is, or draw a seed from a RandomState, or a random one for None.
+
+    All processes of a run get the seed that the first one draws.
+    """
+    if random_state is None:
+        drawn = int(np.random.SeedSequence().generate_state(1)[0])
+        return int(Processes.current().broadcast(drawn))
+    if isinstance(random_state, np.random.RandomState):
+        return int(Processes.current().broadcast(int(random_state.randint(2**31))))
+    if isinstance(random_state, bool) or not isinstance(random_state, int):
+        kind = type(random_state).__name__
+        raise TypeError(f"random_state must be an int, a RandomState or None, got {kind}")
+    return random_state
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    """Hash the data, so that a run is resumed with the same data only."""
+    found = hashlib.sha256()
+    for x in tensors:
+        found.update(f"{x.dtype} {list(x.shape)}".encode())
+        found.update(x.contiguous().numpy().data)
+    return found.hexdigest()[:16]
+
+
+# ---- classifier ----
+
+Labelled = tuple[Tensor, int]  # a series [length, channels] and the number of its class
+
+
+def classifier_config(params: Mapping[str, Any], cases: int) -> TrainConfig:
+    """Return the training configuration for this many cases."""
+    names = ("batch_size", "optimizer", "lr", "weight_decay", "schedule", "clip", "patience")
+    epochs = params["epochs"]
+    config = TrainConfig(
+        **{name: params[name] for name in (*names, "device", "checkpoint")},
+        epochs=CLASSIFIER_EPOCHS if epochs is None else epochs,
+        seed=seed_of(params["random_state"]),
+    )
+    if epochs is None:  # an epoch of few cases has few steps
+        per_epoch = -(-cases // config.batch_size)
+        config = replace(config, epochs=max(CLASSIFIER_EPOCHS, -(-CLASSIFIER_STEPS // per_epoch)))
+    return config
+
+
+def train_classifier(
+    series: Sequence[Tensor],
+    y: NDArray[np.int64],
+    design: Mapping[str, Any],
+    config: TrainConfig,
+    *,
+    validation_fraction: float,
+    progress: bool,
+) -> tuple[SequenceClassifier, History]:
+    """Train a `SequenceClassifier(**design)` and keep its best weights on the validation cases."""
+    cases = list(zip(series, y.tolist(), strict=True))
+    chosen = set(validation_cases(y, validation_fraction, seed=config.seed).tolist())
+    validation = [cases[i] for i in sorted(chosen)]
+    samples = [case for i, case in enumerate(cases) if i not in chosen]
+    with isolated(config.seed):
+        model = SequenceClassifier(**design)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        logits = torch.cat([x.float().cpu() for x in logits_of(model, [x for x, _ in validation])])
+        label = torch.tensor([label for _, label in validation])
+        loss, right = F.cross_entropy(logits, label), logits.argmax(-1) == label
+        return {"val_loss": loss.item(), "val_accuracy": right.double().mean().item()}
+
+    data = _digest([*series, torch.from_numpy(y)])
+    task = Task(ListDataset(samples, _collate), _classification_loss, data=data)
+    if validation:
+        task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
+    else:
+        config = replace(config, patience=None)
+    return model, train(model, task, config, progress=progress)
+
+
+def logits_of(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the logits [cases, classes] of series [length, channels], in batches."""
+    device = next(model.parameters()).device
+    for start in range(0, len(series), BATCH_SIZE):
+        x, key_mask = move(pad(series[start : start + BATCH_SIZE]), device)
+        yield model(x, key_mask=key_mask)
+
+
+def _collate(cases: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
+    x, key_mask = pad([x for x, _ in cases])
+    return x, key_mask, torch.tensor([label for _, label in cases])
+
+
+def _classification_loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
+    x, key_mask, label = batch
+    return F.cross_entropy(model(x, key_mask=key_mask), label)
+
+
+# ---- forecaster ----
+
+
+def forecaster_config(params: Mapping[str, Any]) -> TrainConfig:
+    """Return the training configuration."""
+    length: dict[str, Any] = dict(epochs=params["epochs"])
+    if params["epochs"] is None:
+        length |= dict(max_steps=FORECASTER_STEPS, evaluate_every=EVALUATE_EVERY)
     names = ("batch_size", "lr", "weight_decay", "patience", "device", "checkpoint")
     return TrainConfig(
         **{name: params[name] for name in names},
@@ -46,40 +139,78 @@ def config_of(params: dict[str, Any]) -> TrainConfig:
     )
 
 
-def learn(
-    material: Material, design: dict[str, Any], config: TrainConfig, *, progress: bool
+def forecaster_design(params: Mapping[str, Any], dataset: WindowDataset) -> dict[str, Any]:
+    """Return the arguments of `Forecaster`."""
+    names = ("mixer", "dim", "depth", "heads", "dropout")
+    longest = dataset.window + dataset.horizon
+    return {name: params[name] for name in names} | {
+        "channels": min(params["lags"], dataset.window),
+        "calendar": list(dataset.fields) or None,
+        "residual": True,
+        "max_len": longest if params["mixer"] == "aft" else None,
+    }
+
+
+def train_forecaster(
+    dataset: WindowDataset, design: Mapping[str, Any], config: TrainConfig, *, progress: bool
 ) -> tuple[Forecaster, History]:
-    """A forecaster of this design, trained; the best on what is held out, if anything is."""
-    cases, judged = material.learnt(config.seed), material.held_out(JUDGED)
-    if not len(cases):
-        needed = material.least + material.horizon
+    """Train a `Forecaster(**design)` and keep its best weights on the validation windows."""
+    windows, validation = dataset.train(config.seed), dataset.validation(VALIDATION_WINDOWS)
+    horizon = dataset.horizon
+    if not len(windows):
         raise ValueError(
-            f"the longest series has {max(material.lengths)} values, too few to learn from:"
-            f" horizon = {material.horizon} needs {needed} known ones"
+            f"the longest series has {max(dataset.lengths)} values, too few to learn from:"
+            f" horizon = {horizon} needs {dataset.min_past + horizon} known ones"
         )
     with isolated(config.seed):
         model = Forecaster(**design)
 
     def evaluate(model: Any) -> dict[str, float]:
-        return {"val_mae": float(errors(model, judged).abs().nanmean())}
+        return {"val_mae": float(np.nanmean(np.abs(forecast_errors(model, validation))))}
 
-    judge: dict[str, Any] = dict(evaluate=evaluate, metric="val_mae", better="lower")
-    if not len(judged):
-        judge, config = {}, replace(config, patience=None)
-    horizon = material.horizon
     task = Task(
-        cases,
+        windows,
         lambda model, batch: rollout_loss(model, batch, horizon),
-        **judge,
-        data=material.digest(),
+        data=_digest(dataset.columns.values()),
     )
+    if len(validation):
+        task = replace(task, evaluate=evaluate, metric="val_mae", better="lower")
+    else:
+        config = replace(config, patience=None)
     return model, train(model, task, config, progress=progress)
 
 
-def calibration(model: Forecaster, material: Material) -> NDArray[np.float64]:
-    """Errors on windows that were held out, in units of the scale -> [windows, horizon]."""
-    cases = material.held_out(CALIBRATED)
-    if not len(cases):
-        return np.empty((0, material.horizon))
-    found: NDArray[np.float64] = errors(model, cases).squeeze(-1).double().numpy()
-    return found
+def forecast_windows(model: Forecaster, batch: WindowBatch, horizon: int) -> Tensor:
+    """Forecast the end of each window from its past -> [B, horizon, 1]."""
+    past = {name: column[:, :-horizon] for name, column in batch.items()}
+    state = read(model, past["x"], calendar=past.get("calendar"), key_mask=past.get("valid"))
+    ahead = batch["calendar"][:, -horizon:] if "calendar" in batch else None
+    return roll_out(model, state, horizon, calendar=ahead)
+
+
+def rollout_loss(model: nn.Module, batch: WindowBatch, horizon: int) -> tuple[Tensor, float]:
+    """Return the mean absolute error over the known values to forecast, and their number.
+
+    The model is rolled out through its own forecasts, so that it learns to continue from its
+    errors.
+    """
+    assert isinstance(model, Forecaster)
+    error = (forecast_windows(model, batch, horizon) - batch["x"][:, -horizon:]).abs()
+    known = batch["known"][:, -horizon:].unsqueeze(-1).expand_as(error)
+    count = known.sum()
+    return torch.where(known, error, 0.0).sum() / count.clamp(min=1), float(count)
+
+
+@torch.no_grad()
+def forecast_errors(model: Forecaster, windows: WindowDataset) -> NDArray[np.float64]:
+    """Return value - forecast [windows, horizon] in scaled units, NaN where a value is missing."""
+    device, horizon = next(model.parameters()).device, windows.horizon
+    found = [torch.empty(0, horizon)]
+    for start in range(0, len(windows), BATCH_SIZE):
+        indices = range(start, min(start + BATCH_SIZE, len(windows)))
+        batch = move(windows.collate(list(indices)), device)
+        error = batch["x"][:, -horizon:] - forecast_windows(model, batch, horizon)
+        known = batch["known"][:, -horizon:]
+        found.append(error.squeeze(-1).masked_fill(~known, torch.nan).cpu())
+    errors: NDArray[np.float64] = torch.cat(found).double().numpy()
+    return errors

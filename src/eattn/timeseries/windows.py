@@ -1,131 +1,162 @@
-"""Windows of series to learn from: some past, and the `horizon` values after it to foretell.
+"""Training windows of the forecaster: scaled series, split into training and validation parts."""
 
-Forecasts are rolled out through the model's own values, in training too, so that it learns to go on
-from its errors.
-"""
-
+import copy
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from eattn._checks import check_size
-from eattn.models import Forecaster
-from eattn.timeseries.rollout import read, roll_out
-from eattn.train import move
+from eattn.nn import calendar_fields
+from eattn.timeseries.freq import varying_fields
+from eattn.timeseries.inputs import TimeSeries
+from eattn.timeseries.scaling import Scaler, forward_fill
 
+LIMIT = 1e9  # standard deviations at which scaled values are clipped
+CONTEXT = 512  # longest past where neither `window` nor `context` is set
+MAX_HORIZONS = (
+    50  # validate on at most this many horizons: the latest values are the best to train on
+)
 
-class Windows(NamedTuple):
-    """A batch: past and future in one, and which of it is there."""
-
-    x: Tensor  # [B, past + horizon, C]
-    calendar: Tensor | None = None  # [B, past + horizon, F]
-    real: Tensor | None = None  # [B, past + horizon], False for padding; None: all are
-    known: Tensor | None = None  # [B, past + horizon], False where nothing was measured
+WindowBatch = dict[str, Tensor]
 
 
-class WindowCases:
-    """Cases for `eattn.train`: windows of rows [start, start + window + horizon) of `values`.
+class WindowDataset:
+    """Windows of many series: some past, and the `horizon` values after it.
 
-    values [N, C] may hold many series one after another, calendar [N, F] their times; a start must
-    not let a window run from one series into the next. `real` and `known` [N] are as in `Windows`.
-    With `vary`, a seed, the past of each batch is cut to between 1 and `window` values, short ones
-    as often as long ones (log-uniform), so that a model learns to go on from any of them.
+    `train` and `validation` return the dataset restricted to the windows of either part. A batch is
+    a dictionary of `x` [B, past + horizon, 1], `known` [B, past + horizon] (False for values that
+    were filled in), and where needed `calendar` [B, past + horizon, F] and `valid` [B, past +
+    horizon] (False for padding before the first value).
 
-    >>> cases = WindowCases(torch.arange(9.0).unsqueeze(1), None, [0, 4], window=3, horizon=2)
-    >>> cases.collate([1]).x.flatten().tolist()
-    [4.0, 5.0, 6.0, 7.0, 8.0]
+    The past has `window` values; None: up to `context`, and fewer at the start of a series. The
+    last `validation_fraction` of each series is not trained on.
     """
 
     def __init__(
         self,
-        values: Tensor,
-        calendar: Tensor | None,
-        starts: Sequence[int] | NDArray[np.int64] | Tensor,
-        window: int,
-        horizon: int,
+        series: Sequence[TimeSeries],
         *,
-        real: Tensor | None = None,
-        known: Tensor | None = None,
-        vary: int | None = None,
+        window: int | None,
+        context: int | None,
+        horizon: int,
+        validation_fraction: float,
     ) -> None:
-        self.window, self.horizon = check_size("window", window), check_size("horizon", horizon)
-        if values.dim() != 2:
-            raise ValueError(f"values must be [N, C], got shape {tuple(values.shape)}")
-        self.starts = torch.as_tensor(starts, dtype=torch.int64)
-        last = len(values) - window - horizon
-        if len(self.starts) and not 0 <= int(self.starts.min()) <= int(self.starts.max()) <= last:
-            raise ValueError(
-                f"starts must be from 0 to {last} for windows of {window} + {horizon} of"
-                f" {len(values)} rows, got {int(self.starts.min())} to {int(self.starts.max())}"
-            )
-        self.columns = Windows(values, calendar, real, known)
-        self.vary = vary
+        for s in series:
+            check_length(s, window, horizon)
+        self.lengths = [len(s) for s in series]
+        longest = max(self.lengths)
+        self.horizon = horizon
+        self.window = window or max(1, min(context or CONTEXT, longest - horizon))
+        self.padding = 0 if window else self.window
+        self.min_past = window or 1
+        # A state may see twice the values that there are to train on, but no more.
+        self.context = context and min(context, 2 * longest)
+        self.fields = varying_fields(s.ds for s in series)
+        self.held_out = [self._validation_size(n, validation_fraction) for n in self.lengths]
+        self.scalers = [
+            Scaler.fit(s.y[: len(s) - held], limit=LIMIT)
+            for s, held in zip(series, self.held_out, strict=True)
+        ]
+        parts = [self._columns(s, scaler) for s, scaler in zip(series, self.scalers, strict=True)]
+        self.columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        self.starts = torch.empty(0, dtype=torch.int64)  # first row of each window
+        self.vary: int | None = None  # seed of the lengths of pasts; None: all have `window` values
+
+    def train(self, seed: int) -> Self:
+        """Return all windows before the validation part.
+
+        Without a fixed window the past of each batch has between 1 and `window` values, short pasts
+        as often as long ones (log-uniform), so that a model learns to continue from any of them.
+        """
+        sizes = zip(self.lengths, self.held_out, strict=True)
+        origins = [range(self.min_past, n - held - self.horizon + 1) for n, held in sizes]
+        return self._subset(origins, vary=seed if self.padding else None)
+
+    def validation(self, limit: int) -> Self:
+        """Return at most `limit` evenly spread windows that forecast the validation part."""
+        sizes = zip(self.lengths, self.held_out, strict=True)
+        origins = [range(n - held, n - self.horizon + 1 if held else 0) for n, held in sizes]
+        return self._subset(origins, limit=limit)
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def collate(self, indices: list[int]) -> Windows:
+    def collate(self, indices: list[int]) -> WindowBatch:
         return self.collate_share(indices, indices)
 
-    def collate_share(self, indices: list[int], batch: list[int]) -> Windows:
-        """Of a batch that processes share: each must have the past that the whole one has."""
-        past = self._past(batch)
-        skipped = self.window - past
-        place = torch.arange(skipped, self.window + self.horizon)
-        rows = self.starts[indices].unsqueeze(1) + place
-        x, calendar, real, known = self.columns
+    def collate_share(self, indices: list[int], batch: list[int]) -> WindowBatch:
+        """Collate the windows of one process; all processes need the past of the whole batch."""
+        rows = torch.arange(self.window - self._past(batch), self.window + self.horizon)
+        rows = self.starts[indices].unsqueeze(1) + rows
+        return {name: column[rows] for name, column in self.columns.items()}
 
-        def of(column: Tensor | None) -> Tensor | None:
-            return None if column is None else column[rows]
-
-        return Windows(x[rows], of(calendar), of(real), of(known))
-
-    def _past(self, indices: list[int]) -> int:
-        """The same for the same batch: what is learnt must not depend on when it was asked for."""
+    def _past(self, batch: list[int]) -> int:
+        """Draw the length from the batch itself: a resumed run must draw the same one."""
         if self.vary is None:
             return self.window
-        share = np.random.default_rng([self.vary, *indices]).random()
+        share = np.random.default_rng([self.vary, *batch]).random()
         return min(int((self.window + 1) ** share), self.window)
 
+    def _validation_size(self, length: int, fraction: float) -> int:
+        """Return how many of the last values are not trained on; 0 if nothing would be left."""
+        held = min(max(int(fraction * length), self.horizon), MAX_HORIZONS * self.horizon)
+        enough = length - held >= self.min_past + self.horizon
+        return held if fraction and enough else 0
 
-def forecast(model: Forecaster, batch: Windows, horizon: int) -> Tensor:
-    """What the model makes of the past of each window -> [B, horizon, C]."""
-    past = batch.x.shape[1] - horizon
-    x, calendar, real, _ = batch
-    reading = read(
-        model,
-        x[:, :past],
-        calendar=None if calendar is None else calendar[:, :past],
-        key_mask=None if real is None else real[:, :past],
-    )
-    times = None if calendar is None else calendar[:, past:]
-    return roll_out(model, reading, horizon, calendar=times)
+    def _columns(self, series: TimeSeries, scaler: Scaler) -> dict[str, Tensor]:
+        """Return the columns of one series, with padding in front."""
+        x = scaler.transform(series.y)
+        known = torch.from_numpy(~np.isnan(x))
+        filled = torch.from_numpy(forward_fill(x, x[0])).float().unsqueeze(1)
+        columns = {"x": self._padded(filled), "known": self._padded(known, False)}
+        if self.padding:
+            columns["valid"] = self._padded(torch.ones_like(known), False)
+        if self.fields:
+            assert series.ds is not None
+            times = calendar_fields(series.ds.to_numpy(), self.fields)
+            columns["calendar"] = self._padded(times)
+        return columns
+
+    def _padded(self, column: Tensor, fill: Any = None) -> Tensor:
+        """Repeat the first row, or `fill`, in front."""
+        front = column[:1].expand(self.padding, *column.shape[1:])
+        return torch.cat([front if fill is None else torch.full_like(front, fill), column])
+
+    def _subset(
+        self, origins: Sequence[range], *, vary: int | None = None, limit: int | None = None
+    ) -> Self:
+        """Return the windows whose forecast starts at these values of each series."""
+        starts, offset = [], 0
+        for length, span in zip(self.lengths, origins, strict=True):
+            starts.append(offset + self.padding - self.window + np.array(span, dtype=np.int64))
+            offset += self.padding + length
+        chosen = np.concatenate(starts)
+        ahead = chosen[:, None] + self.window + np.arange(self.horizon)
+        chosen = chosen[self.columns["known"].numpy()[ahead].any(1)]
+        if limit is not None and len(chosen) > limit:
+            chosen = chosen[np.linspace(0, len(chosen) - 1, limit).round().astype(np.int64)]
+        subset = copy.copy(self)
+        subset.starts, subset.vary = torch.from_numpy(chosen), vary
+        return subset
 
 
-def rollout_loss(model: nn.Module, batch: Windows, horizon: int) -> tuple[Tensor, float]:
-    """Mean |forecast - value| over the known values to foretell, and how many they are."""
-    assert isinstance(model, Forecaster)
-    error = (forecast(model, batch, horizon) - batch.x[:, -horizon:]).abs()
-    if batch.known is None:
-        return error.mean(), error.numel()
-    known = batch.known[:, -horizon:].unsqueeze(-1).expand_as(error)
-    count = known.sum()
-    return torch.where(known, error, 0.0).sum() / count.clamp(min=1), float(count)
+def check_length(series: TimeSeries, window: int | None, horizon: int) -> None:
+    """Raise unless a series is long enough for a window."""
+    if window is not None and len(series) < window + horizon:
+        also = f" and horizon = {horizon} need {window + horizon}" if horizon else " needs as many"
+        raise ValueError(
+            f"series {series.unique_id!r} has {len(series)} values, window = {window}{also}"
+        )
 
 
-@torch.no_grad()
-def errors(model: Forecaster, cases: WindowCases, *, batch_size: int = 64) -> Tensor:
-    """value - forecast for each window -> [cases, horizon, C] on the CPU, NaN where not known."""
-    device = next(model.parameters()).device
-    found = []
-    for indices in torch.arange(len(cases)).split(batch_size):
-        batch = move(cases.collate(indices.tolist()), device)
-        error = batch.x[:, -cases.horizon :] - forecast(model, batch, cases.horizon)
-        if batch.known is not None:
-            error = error.masked_fill(~batch.known[:, -cases.horizon :].unsqueeze(-1), torch.nan)
-        found.append(error.cpu())
-    return torch.cat(found)
+def check_varies(series: Sequence[TimeSeries]) -> None:
+    """Raise if all series are constant; some of many may be."""
+    for s in series:
+        known = s.y[~np.isnan(s.y)]
+        if (known != known[0]).any():
+            return
+    also = "" if len(series) == 1 else ", and all others are constant too"
+    name, value = series[0].unique_id, series[0].y[0]
+    raise ValueError(f"series {name!r} is {value:g} throughout{also}: there is nothing to learn")
