@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from eattn.data import Cases, load_classification
 from eattn.models import SequenceClassifier
 from eattn.nn import check_mixer
-from eattn.train import Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
 from paper.harness.chart import LOOKS, Chart, Panel, dots, paper_look
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog
@@ -157,7 +157,7 @@ def fit(key: Key) -> Fitted:
         seed=seed,
     )
     task = Task(
-        TensorCases(*trained),
+        TensorDataset(*trained),
         loss,
         evaluate=lambda model: {"accuracy": accuracy(model, validation)},
         metric="accuracy",
