@@ -100,13 +100,16 @@ def report(
 
 @app.command()
 def results() -> None:
-    """Write paper/RESULTS.md and its pictures from the rows in paper/results.
+    """Write paper/RESULTS.md, its pictures, and the table and picture of README.md from the rows.
 
     Example: python -m paper results
     """
+    from paper import readme
     from paper.harness.results import write
 
-    print("wrote", *write())
+    text = readme.README.read_text(encoding="utf-8")
+    readme.README.write_text(readme.filled(text), encoding="utf-8")
+    print("wrote", *write(), readme.picture().save(readme.PICTURE), readme.README)
 
 
 @app.command()

@@ -217,14 +217,15 @@ TARGETS = (
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield the times of a training step, and of messages between the processes."""
-    found = [row for row in rows if row["what"] == "step"]
     quantiles = ("p20", "p50", "p80")
-    body = [[str(row["ranks"]), *(f"{row[p]:.3f} s" for p in quantiles)] for row in found]
-    title = f"Training step, `{found[0]['shape']}`, one thread per process"
-    yield Table(title, ["processes", *quantiles], body)
-    found = [row for row in rows if row["what"] == "gather"]
-    body = [[f"{row['bytes']:,}", *(seconds(row[p]) for p in quantiles)] for row in found]
-    yield Table("All-gather among the processes", ["bytes from each", *quantiles], body)
+    steps, gathers = ([r for r in rows if r["what"] == what] for what in ("step", "gather"))
+    if steps:
+        body = [[f"{row['ranks']}", *(f"{row[p]:.3f} s" for p in quantiles)] for row in steps]
+        title = f"Training step, `{steps[0]['shape']}`, one thread per process"
+        yield Table(title, ["processes", *quantiles], body)
+    if gathers:
+        body = [[f"{row['bytes']:,}", *(seconds(row[p]) for p in quantiles)] for row in gathers]
+        yield Table("All-gather among the processes", ["bytes from each", *quantiles], body)
 
 
 def draw(rows: Sequence[Row]) -> None:

@@ -210,11 +210,11 @@ def _forecast(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
 
 def agreements(rows: Rows, expansion: str) -> dict[str, float]:
     """Return the share of exact EA's answers on TEST that stay the same, by dataset."""
-    found: dict[str, list[float]] = {}
-    for row in _of(rows, "run"):
-        if "swapped" in row:
-            found.setdefault(row["data"], []).append(row["swapped"][expansion]["agreement"])
-    return {data: fmean(values) for data, values in found.items()}
+    exact = [row for row in _of(rows, "run") if "swapped" in row]
+    return {
+        data: fmean(row["swapped"][expansion]["agreement"] for row in own)
+        for data, own in _by(exact, "data").items()
+    }
 
 
 def _least_agreement(rows: Rows) -> float:
@@ -304,9 +304,9 @@ def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
     exact = [row for row in runs if "swapped" in row]
     for name in dict.fromkeys(name for row in exact for name in row["swapped"]):
         same, cells = agreements(runs, name), [name]
-        for data, own in _by(exact, "data").items():
-            accuracy = fmean(row["swapped"][name]["accuracy"] for row in own)
-            cells.append(f"{accuracy:.3f}, {same[data]:.2%}")
+        for data in _by(runs, "data"):
+            found = [r["swapped"][name]["accuracy"] for r in exact if r["data"] == data]
+            cells.append(f"{fmean(found):.3f}, {same[data]:.2%}" if found else "")
         body.append(cells)
     if body:
         head = ["used with", *(f"{name}: accuracy, same answers" for name in short)]
@@ -317,8 +317,12 @@ def _means(runs: Sequence[Row], field: str) -> list[list[str]]:
     """Return a line per mixer: mean and deviation of a field over the seeds, by dataset."""
     body = []
     for mixer, own in _by(runs, "mixer").items():
-        means = [Mean.of([row[field] for row in of]) for of in _by(own, "data").values()]
-        body.append([mixer, *(f"{mean.value:.3f} ± {mean.spread:.3f}" for mean in means)])
+        cells = [mixer]
+        for data in _by(runs, "data"):
+            values = [row[field] for row in own if row["data"] == data]
+            mean = Mean.of(values) if values else None
+            cells.append("" if mean is None else f"{mean.value:.3f} ± {mean.spread:.3f}")
+        body.append(cells)
     return body
 
 

@@ -163,6 +163,8 @@ def windows(at: Cuts, horizon: int, part: str, *, split: str = "chronological") 
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1, got {horizon}")
     number = Cuts._fields.index(part)
     begin, end = (0, *at)[number : number + 2]
     if split == "chronological":

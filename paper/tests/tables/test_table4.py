@@ -49,9 +49,10 @@ def test_random_parts_share_out_all_windows_and_leak():
 def test_impossible_windows_are_refused():
     with pytest.raises(ValueError, match="split must be one of chronological, random, got 'x'"):
         windows(AT, 6, "train", split="x")
-    for split in table4.SPLITS:
-        with pytest.raises(ValueError, match=r"20 rows give no window of 6 . 15 rows for val"):
-            windows(Cuts(14, 16, 20), 15, "val", split=split)
+    for horizon, reason in ((0, "at least 1, got 0"), (15, "20 rows give no window of 6 . 15")):
+        for split in table4.SPLITS:
+            with pytest.raises(ValueError, match=reason):
+                windows(Cuts(14, 16, 20), horizon, "val", split=split)
 
 
 @pytest.fixture
