@@ -80,7 +80,7 @@ def test_wrong_offsets_stay_within_the_sequence(cu):
 
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
 def test_fake_outputs_have_correct_shapes_and_dtypes(packed):
-    """torch.compile relies on them."""
+    """torch.compile relies on the fake outputs."""
     case = make((1, 7, 3), expansion=Taylor(2), causal=True, with_="packed" * packed)
     case = case.to(torch.float32)
     inputs = (x.requires_grad_() for x in (case.q, case.k, case.v))

@@ -19,7 +19,7 @@ inline void advise(void *p, size_t bytes, int advice) {
 }
 #endif
 
-// The first write to a page causes a page fault; huge pages need 512 times fewer.
+// The first write to a page causes a page fault; huge pages cause 512 times fewer.
 inline void prefer_huge_pages(void *p, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr size_t kWorthIt = 4 << 20;
