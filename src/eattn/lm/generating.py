@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eattn.hf import EACache, EAForCausalLM
-from eattn.hf.model import not_a_number
+from eattn.hf.model import nan_weight
 from eattn.lm.tokenizer import writer
 from eattn.train.config import check_number
 
@@ -111,7 +111,7 @@ class Generation:
         out = self.model(tokens, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         scores: Tensor = out.logits[:, -1].float().cpu()
         if bool(scores.isnan().any()):
-            name = not_a_number(self.model)
+            name = nan_weight(self.model)
             why = f"the weight {name} holds NaN" if name else "no weight does: an overflow?"
             raise ValueError(f"the model's logits are NaN; {why}")
         if self.endless and self.ends:

@@ -1,4 +1,4 @@
-"""The attention-free transformer, full form: a learned bias per pair of positions (Eq. 19)."""
+"""Attention-free transformer with a learned bias for each pair of positions (Eq. 19)."""
 
 from typing import Any
 
@@ -14,16 +14,23 @@ from eattn.ops import baselines
 class AFT(Mixer):
     """y_i = out(sigmoid(q_i) sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij)) in O(LLD) (Eq. 19).
 
-    Eq. 19 leaves out the gate sigmoid(q) that AFT's authors have. w is learned for `max_len`
-    positions, so nothing longer can be read, and padding takes up positions too. Decoding keeps all
-    keys and values.
+    The gate sigmoid(q) follows the AFT paper; Eq. 19 omits it. Decoding keeps all keys and values.
+
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    max_len : int
+        Number of positions that have a bias w. Longer sequences raise. Padding takes up positions.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself.
     """
 
     def __init__(self, dim: int, *, max_len: int, causal: bool = False) -> None:
         super().__init__(dim, causal=causal)
         self.max_len = check_size("max_len", max_len)
-        self.in_proj = projection(dim, 3)
-        self.out_proj = projection(dim, 1)
+        self.in_proj = projection(dim, 3 * dim, parts=3)
+        self.out_proj = projection(dim, dim)
         self.w = nn.Parameter(torch.empty(max_len, max_len).normal_(std=0.02))
 
     def _mix(
@@ -36,7 +43,7 @@ class AFT(Mixer):
         if stop > self.max_len:
             raise ValueError(
                 f"aft has learned biases for max_len = {self.max_len} positions, got {stop} tokens;"
-                " make it with a larger max_len"
+                " build it with a larger max_len"
             )
         if keep or state is not None:
             state = KVCache.empty(k, v, max_len=None) if state is None else state

@@ -1,4 +1,4 @@
-"""Linear attention (Eq. 18), and the same with a Taylor polynomial for its kernel (Eq. 20)."""
+"""Linear attention (Eq. 18), also with a Taylor polynomial as its kernel (Eq. 20)."""
 
 from typing import Any
 
@@ -11,11 +11,20 @@ from eattn.ops import baselines
 
 
 class LinearAttention(Mixer):
-    """y = out(phi(q) S / phi(q) Z), S and Z sums over the keys, in O(LFd) a head (Eq. 18).
+    """y = out(phi(q) S / phi(q) Z) with S and Z summed over the keys, in O(LFd) per head (Eq. 18).
 
-    phi(x) = elu(x) + 1 has F = d = dim / heads features. With `taylor` the weights are
-    1 + o + o^2 / 2 for o = q k^T / sqrt(d), SA's exponential to order 2, with some d^2 / 2 features
-    (Eq. 20).
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    heads : int, default 8
+        Number of heads; each has d = dim / heads channels.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself.
+    taylor : bool, default False
+        Use the weights 1 + o + o^2 / 2 with o = q k^T / sqrt(d), the exponential of softmax
+        attention to order 2, which has about d^2 / 2 features (Eq. 20). Otherwise
+        phi(x) = elu(x) + 1 with F = d features.
     """
 
     def __init__(
@@ -24,8 +33,8 @@ class LinearAttention(Mixer):
         super().__init__(dim, causal=causal)
         self.heads = check_heads(dim, heads)
         self.taylor = taylor
-        self.in_proj = projection(dim, 3)
-        self.out_proj = projection(dim, 1)
+        self.in_proj = projection(dim, 3 * dim, parts=3)
+        self.out_proj = projection(dim, dim)
 
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
