@@ -74,7 +74,7 @@ def test_cache_that_does_not_fit_raises():
     cache = model(ids(2, 5)).past_key_values
     with raises(ValueError, "must have 3 rows like the inputs, got 2"):
         model(ids(3, 1), past_key_values=cache)
-    with raises(ValueError, "has read 5 tokens, but input_ids has only 5"):
+    with raises(ValueError, "has read 5 tokens and input_ids has 5: add at least one token"):
         model.generate(ids(2, 5), past_key_values=cache, max_new_tokens=2)
     with raises(ValueError, "needs a causal model"):
         make(EAModel, causal=False)(ids(2, 5), past_key_values=EACache(2))

@@ -133,8 +133,8 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         """Prepare the inputs of one decoding step, with padding moved to the left in the first."""
         if next_sequence_length is not None and next_sequence_length < 1:
             raise ValueError(
-                f"the cache has read {input_ids.shape[1] - next_sequence_length} tokens, but"
-                f" input_ids has only {input_ids.shape[1]}: pass them followed by at least one more"
+                f"the cache has read {input_ids.shape[1] - next_sequence_length} tokens and"
+                f" input_ids has {input_ids.shape[1]}: add at least one token that is not read yet"
             )
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
             input_ids,

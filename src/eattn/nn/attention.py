@@ -157,13 +157,12 @@ class ElementwiseAttention(Mixer):
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        return self._attend(self.qkv(x, key_mask), key_mask, None, state, keep)
+        return self._attend(x, key_mask, None, state, keep)
 
     def _packed(
         self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        qkv = self.qkv(x, key_mask, cu_seqlens=cu_seqlens)
-        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+        return self._attend(x, key_mask, cu_seqlens, state, keep)
 
     def _cross(
         self,
@@ -183,8 +182,7 @@ class ElementwiseAttention(Mixer):
         if key_mask is not None:
             check_mask(key_mask, context)
             context = zero_masked(context, key_mask)
-        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
-        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+        return self._attend(x, key_mask, cu_seqlens, state, keep, context)
 
     def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.expansion is None:
@@ -201,12 +199,14 @@ class ElementwiseAttention(Mixer):
 
     def _attend(
         self,
-        qkv: tuple[Tensor, Tensor, Tensor],
+        x: Tensor,
         key_mask: Tensor | None,
         cu_seqlens: Tensor | None,
         state: Any,
         keep: bool,
+        context: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
+        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
         if self.expansion is None:
             y, state = self._exact(*qkv, key_mask, cu_seqlens, state, keep)
             return self.out_proj(y), state

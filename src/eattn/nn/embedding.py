@@ -4,6 +4,7 @@ Axes: B batch, L tokens, C channels of the series, D channels of the model, F ca
 Masked tokens are never read and take up no position.
 """
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Literal
@@ -206,11 +207,7 @@ class CalendarEmbedding(nn.Module):
             index = index.masked_fill(~key_mask.unsqueeze(-1), 0)
         self._check(index)
         parts = zip(self.tables.values(), index.unbind(-1), strict=True)
-        first, *rest = (table(column) for table, column in parts)
-        total: Tensor = first
-        for vector in rest:
-            total = total + vector
-        return total
+        return functools.reduce(torch.add, (table(column) for table, column in parts))
 
     def _check(self, index: Tensor) -> None:
         """Raise if a field is out of range, unless reading the values would need a sync."""

@@ -16,8 +16,8 @@ from eattn.ops.checks import check_cu_seqlens
 
 Center = Literal["mean", "learned"]
 CENTERS = ("mean", "learned")
-# Initial standard deviation of q and k for inputs of unit variance, at which EA-6 is within a per
-# cent of exact EA.
+# Initial standard deviation of q and k for inputs of unit variance, at which EA-6 is within 2 % of
+# exact EA.
 SPREAD = 0.5
 MOMENTUM = 0.05  # weight of a new batch in the learned center
 
