@@ -183,7 +183,7 @@ def test_error_without_transformers_names_the_extra():
     code = """
 import sys
 sys.modules["transformers"] = None
-for name in ("eattn.hf", "eattn.lm", "eattn.lm.run"):
+for name in ("eattn.hf", "eattn.lm", "eattn.lm.training"):
     try:
         __import__(name)
     except ImportError as error:

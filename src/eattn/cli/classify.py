@@ -76,7 +76,7 @@ def fit(
     with torchrun(fsdp=fsdp) as processes:
         with blaming(train):
             model.fit(cases.X, cases.y)
-        processes.once(lambda: model.save(out, force=force))
+        processes.on_first_rank(lambda: model.save(out, force=force))
         if processes.first:
             print(f"{out}: {_summary(model)}")
 
