@@ -7,6 +7,7 @@ from torch import Tensor
 
 from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
+from eattn.nn.base import is_readable
 from eattn.nn.padding import packed_positions
 
 COLLATOR = "cu_seq_lens_q"  # name of the offsets in transformers' DataCollatorWithFlattening
@@ -18,7 +19,7 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
         raise ValueError(f"input_ids must be [B, L], got shape {tuple(input_ids.shape)}")
     if not input_ids.shape[1] and current_shard() is None:
         raise ValueError("input_ids must have at least one token per row, got an empty prompt")
-    if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or not input_ids.numel():
+    if not is_readable(input_ids):
         return
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= vocab_size:
@@ -44,8 +45,7 @@ def key_mask_from(attention_mask: Tensor | None, x: Tensor, seen: int) -> Tensor
             f" got shape {shape}"
         )
     mask = attention_mask[:, attention_mask.shape[1] - L :].to(x.device) != 0
-    readable = not torch.compiler.is_compiling() and mask.device.type == "cpu"  # without a sync
-    return None if readable and bool(mask.all()) else mask
+    return None if is_readable(mask) and bool(mask.all()) else mask
 
 
 def check_cache(cache: Any, layers: int, rows: int) -> EACache:

@@ -23,6 +23,7 @@ from eattn.hf.inputs import (
     positions_from,
 )
 from eattn.nn import TransformerBlock
+from eattn.nn.base import is_readable
 
 # Input of the first block, key_mask, cu_seqlens, cache
 Prepared = tuple[Tensor, Tensor | None, Tensor | None, EACache | None]
@@ -306,11 +307,10 @@ class EAModel(EAPreTrainedModel):
         return y
 
     def _check_positions(self, position_ids: Tensor) -> None:
-        on_cpu = position_ids.device.type == "cpu"
-        if torch.compiler.is_compiling() or not on_cpu or not position_ids.numel():
+        limit = self.config.max_position_embeddings
+        if limit is None or not is_readable(position_ids):
             return
-        limit, last = self.config.max_position_embeddings, int(position_ids.max())
-        if limit is not None and last >= limit:
+        if (last := int(position_ids.max())) >= limit:
             raise ValueError(
                 f"the text is too long: token {last + 1} has no learned position, as"
                 f" max_position_embeddings = {limit}; a model with None has no limit"

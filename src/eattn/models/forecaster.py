@@ -11,7 +11,7 @@ from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import SeriesEmbedding, from_front, to_front
 from eattn.nn.block import TransformerConfig, configure
-from eattn.nn.decoding_state import StateBase, register_state
+from eattn.nn.decoding_state import StateBase
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 from eattn.nn.padding import last_valid
 
@@ -24,9 +24,6 @@ class ForecasterState(StateBase):
     seen: Tensor  # [B], number of values so far
     last: Tensor  # [B, C], last value
     expected: Tensor  # [B, C], prediction of the next value
-
-
-register_state(ForecasterState)
 
 
 class Forecaster(nn.Module):

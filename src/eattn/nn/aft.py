@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from eattn._checks import check_size
 from eattn.nn.base import Mixer, projection
-from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.decoding_state import extend_cache
 from eattn.ops import baselines
 
 
@@ -38,18 +38,16 @@ class AFT(Mixer):
     ) -> tuple[Tensor, Any]:
         q, k, v = self.in_proj(x).chunk(3, -1)
         k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
-        start = 0 if state is None else check_cache(state, k).length
-        stop = start + x.shape[1]
-        if stop > self.max_len:
-            raise ValueError(
-                f"aft has learned biases for max_len = {self.max_len} positions, got {stop} tokens;"
-                " build it with a larger max_len"
-            )
         if keep or state is not None:
-            state = KVCache.empty(k, v, max_len=None) if state is None else state
-            state = state.append(k, v, key_mask)
+            state = extend_cache(state, k, v, key_mask)
             k, v, key_mask = state.k, state.v, state.mask
-        w = self.w[start:stop, :stop]
+        length = k.shape[2]
+        if length > self.max_len:
+            raise ValueError(
+                f"aft has learned biases for max_len = {self.max_len} positions, got {length}"
+                " tokens; build it with a larger max_len"
+            )
+        w = self.w[length - x.shape[1] : length, :length]
         k, v = k.squeeze(1), v.squeeze(1)
         y = baselines.aft(k, v, w, causal=self.causal, key_mask=key_mask)
         return self.out_proj(q.sigmoid() * y), state

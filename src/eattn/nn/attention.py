@@ -11,7 +11,7 @@ from eattn import distributed
 from eattn._checks import check_bool
 from eattn.distributed.context import check_not_sharded, current_shard
 from eattn.nn.base import Mixer, check_tokens, projection
-from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.decoding_state import KVCache, extend_cache
 from eattn.nn.padding import zero_masked
 from eattn.nn.qk_range import SPREAD, Center, QKRange
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
@@ -239,25 +239,18 @@ class ElementwiseAttention(Mixer):
                 raise ValueError(
                     "cu_seqlens cannot be combined with state or return_state for exact EA"
                 )
-            return self._exact_packed(q, k, v, key_mask, cu_seqlens), None
+            check_cu_seqlens(cu_seqlens, q, k)
+            parts = []
+            for a, b in itertools.pairwise(cu_seqlens.tolist()):
+                mask = None if key_mask is None else key_mask[:, a:b]
+                qkv = (x[:, a:b] for x in (q, k, v))
+                parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
+            return torch.cat(parts, 1), None
         if state is None and not keep:
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
-        k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
-        cache = KVCache.empty(k, v, max_len=None) if state is None else check_cache(state, k)
-        cache = cache.append(k, v, key_mask)
+        cache = extend_cache(state, k.unsqueeze(1), v.unsqueeze(1), key_mask)  # one head
         y = ea_after(q, cache.k.squeeze(1), cache.v.squeeze(1), key_mask=cache.mask)
         return y, cache
-
-    def _exact_packed(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor
-    ) -> Tensor:
-        check_cu_seqlens(cu_seqlens, q, k)
-        parts = []
-        for a, b in itertools.pairwise(cu_seqlens.tolist()):
-            mask = None if key_mask is None else key_mask[:, a:b]
-            qkv = (x[:, a:b] for x in (q, k, v))
-            parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
-        return torch.cat(parts, 1)
 
     def _check_sharding(self) -> None:
         if self.expansion is None:

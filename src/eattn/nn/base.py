@@ -195,6 +195,11 @@ def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
         raise ValueError(f"{name} must be {shape} with D = dim = {dim}, got {tuple(x.shape)}")
 
 
+def is_readable(x: Tensor) -> bool:
+    """Return whether x has values that can be read without a sync or a graph break."""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and x.numel() > 0
+
+
 def check_heads(dim: int, heads: int) -> int:
     if dim % check_size("heads", heads):
         raise ValueError(f"heads must divide dim = {dim}, got {heads}")

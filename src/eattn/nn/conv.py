@@ -13,7 +13,7 @@ from eattn._checks import check_size
 from eattn.distributed.context import current_shard
 from eattn.distributed.exchange import halo
 from eattn.nn.base import Mixer
-from eattn.nn.decoding_state import ConvState, check_shape
+from eattn.nn.decoding_state import ConvState, check_held
 from eattn.nn.padding import front_positions, packed_positions
 from eattn.ops.checks import check_cu_seqlens
 
@@ -74,8 +74,8 @@ class ShortConv(nn.Module):
                 raise ValueError(
                     "state cannot be used with a short convolution in sequence_parallel"
                 )
-            before, after = self._halo(x, key_mask)
-            return self._forward(x, key_mask, before)[0], after
+            last, after = self._halo(x, key_mask)
+            return self._forward(x, key_mask, last)[0], after
         if last is None:
             last = x.new_zeros(x.shape[0], self.width - 1, self.dim)
         return self._forward(x, key_mask, last)
@@ -212,7 +212,5 @@ class Convolved(Mixer):
     def _split(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
         if state is None:
             return None, None
-        if not isinstance(state, ConvState):
-            raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
-        check_shape(state.conv, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
-        return state.conv, state.after
+        want = (x.shape[0], self.conv.width - 1, self.dim)
+        return check_held(state, ConvState, "conv", want, "[B, width - 1, D]"), state.after

@@ -23,7 +23,33 @@ class DecodingState(Protocol):
 
 
 class StateBase:
-    """Base class of states: a pytree whose children are the fields, under their names."""
+    """Base class of states: a pytree whose children are the fields, under their names.
+
+    Subclasses are also registered as safe for `torch.load(weights_only=True)`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        def flatten_with_keys(state: StateBase) -> tuple[list[tuple[Any, Any]], Any]:
+            children, static = state._flatten()
+            named: list[Any] = [(pytree.MappingKey(n), child) for n, child in children.items()]
+            return named, (tuple(children), static)
+
+        def flatten(state: StateBase) -> tuple[list[Any], Any]:
+            named, context = flatten_with_keys(state)
+            return [child for _, child in named], context
+
+        def unflatten(children: Iterable[Any], context: Any) -> StateBase:
+            names, static = context
+            return cls._unflatten(dict(zip(names, children, strict=True)), static)
+
+        pytree.register_pytree_node(
+            cls,
+            flatten,
+            unflatten,
+            serialized_type_name=f"eattn.{cls.__name__}",
+            flatten_with_keys_fn=flatten_with_keys,
+        )
+        torch.serialization.add_safe_globals([cls])
 
     @property
     def nbytes(self) -> int:
@@ -39,32 +65,6 @@ class StateBase:
     @classmethod
     def _unflatten(cls, children: dict[str, Any], static: Any) -> Self:
         return cls(**children)
-
-
-def register_state(cls: type[StateBase]) -> None:
-    """Register a state class as a pytree and as safe for `torch.load(weights_only=True)`."""
-
-    def flatten(state: StateBase) -> tuple[list[Any], Any]:
-        children, static = state._flatten()
-        return list(children.values()), (tuple(children), static)
-
-    def flatten_with_keys(state: StateBase) -> tuple[list[tuple[Any, Any]], Any]:
-        children, static = state._flatten()
-        return [(pytree.MappingKey(n), x) for n, x in children.items()], (tuple(children), static)
-
-    def unflatten(children: Iterable[Any], context: Any) -> StateBase:
-        names, static = context
-        return cls._unflatten(dict(zip(names, children, strict=True)), static)
-
-    name = f"eattn.{cls.__name__}"
-    pytree.register_pytree_node(
-        cls,
-        flatten,
-        unflatten,
-        serialized_type_name=name,
-        flatten_with_keys_fn=flatten_with_keys,
-    )
-    torch.serialization.add_safe_globals([cls])
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,24 +176,28 @@ class KVCache(StateBase):
         return cls(**{"mask": None} | children, length=length, max_len=max_len, written=[length])
 
 
-for _state in (Hidden, LinearState, ConvState, KVCache):
-    register_state(_state)
+def extend_cache(
+    state: Any, k: Tensor, v: Tensor, key_mask: Tensor | None, *, max_len: int | None = None
+) -> KVCache:
+    """Append k and v [B, H, L, d] to the cache `state`, or to a new cache if it is None."""
+    if state is None:
+        state = KVCache.empty(k, v, max_len=max_len)
+    else:
+        want = (*k.shape[:2], getattr(state, "length", 0), k.shape[3])
+        check_held(state, KVCache, "k", want, "[B, H, length, d]")
+    return state.append(k, v, key_mask)
 
 
-def check_cache(state: object, k: Tensor) -> KVCache:
-    """Return `state` after checking that keys k [B, H, L, d] can be appended to it."""
-    if not isinstance(state, KVCache):
-        raise TypeError(f"state must be a KVCache, got {type(state).__name__}")
-    check_shape(state.k, (*k.shape[:2], state.length, k.shape[3]), "[B, H, length, d]")
-    return state
-
-
-def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
-    """Check that a tensor of a state has the shape that the input and the layer require."""
+def check_held(state: Any, cls: type, name: str, want: tuple[int, ...], axes: str) -> Tensor:
+    """Return the tensor `name` of a state after checking the state's class and the shape."""
+    if not isinstance(state, cls):
+        raise TypeError(f"state must be a {cls.__name__}, got {type(state).__name__}")
+    held: Tensor = getattr(state, name)
     if tuple(held.shape) != want:
         raise ValueError(
             f"state must hold {axes} = {want} for this input and layer, got {tuple(held.shape)}"
         )
+    return held
 
 
 def parts(state: Any) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from eattn._checks import check_size
-from eattn.nn.base import check_tokens
+from eattn.nn.base import check_tokens, is_readable
 from eattn.nn.padding import zero_masked
 
 KINDS = ("linear", "conv")
@@ -138,7 +138,7 @@ class LearnedPositions(nn.Module):
         """Raise if a position is outside the table, unless reading positions would need a sync."""
         if isinstance(start, int) and key_mask is None:
             first, last = (start, start + L - 1) if L else (0, 0)
-        elif torch.compiler.is_compiling() or position.device.type != "cpu" or not position.numel():
+        elif not is_readable(position):
             return  # the lookup itself fails then, with an error from PyTorch
         else:
             first, last = int(position.min()), int(position.max())
@@ -211,7 +211,7 @@ class CalendarEmbedding(nn.Module):
 
     def _check(self, index: Tensor) -> None:
         """Raise if a field is out of range, unless reading the values would need a sync."""
-        if torch.compiler.is_compiling() or index.device.type != "cpu" or not index.numel():
+        if not is_readable(index):
             return
         least, most = index.flatten(0, -2).aminmax(dim=0) if index.dim() > 1 else (index, index)
         for name, a, b in zip(self.fields, least.tolist(), most.tolist(), strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from eattn.nn.block import TransformerBlock, TransformerConfig, configure
-from eattn.nn.decoding_state import DecodingState, StateBase, register_state
+from eattn.nn.decoding_state import DecodingState, StateBase
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,9 +14,6 @@ class EncoderState(StateBase):
     """Decoding state of a `TransformerEncoder`: the states of its blocks, in order."""
 
     layers: tuple[DecodingState, ...]
-
-
-register_state(EncoderState)
 
 
 class TransformerEncoder(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from eattn.nn.base import Mixer, check_heads, projection
-from eattn.nn.decoding_state import LinearState, check_shape
+from eattn.nn.decoding_state import LinearState, check_held
 from eattn.nn.softmax import join_heads, split_heads
 from eattn.ops import baselines
 
@@ -44,11 +44,8 @@ class LinearAttention(Mixer):
             q = q * q.shape[-1] ** -0.5
         kernel = baselines.TAYLOR if self.taylor else baselines.ELU
         if state is not None:
-            if not isinstance(state, LinearState):
-                raise TypeError(f"state must be a LinearState, got {type(state).__name__}")
-            d = q.shape[-1]
-            want = (*q.shape[:2], kernel.phi(q[:, :, :0]).shape[-1], d + 1)
-            check_shape(state.s, want, "[B, H, F, d + 1]")
+            want = (*q.shape[:2], kernel.phi(q[:, :, :0]).shape[-1], q.shape[-1] + 1)
+            state = check_held(state, LinearState, "s", want, "[B, H, F, d + 1]")
         y, s = baselines.linear_attention(
             kernel,
             q,
@@ -56,7 +53,7 @@ class LinearAttention(Mixer):
             v,
             causal=self.causal,
             key_mask=key_mask,
-            state=None if state is None else state.s,
+            state=state,
         )
         return self.out_proj(join_heads(y)), LinearState(s)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn.nn.base import Mixer
-from eattn.nn.decoding_state import Hidden, check_shape
+from eattn.nn.decoding_state import Hidden, check_held
 from eattn.ops import baselines
 
 
@@ -27,10 +27,7 @@ class Recurrence(Mixer):
         """Return the hidden vector [B, hidden] of `state`, or the initial 0."""
         if state is None:
             return x.new_zeros(x.shape[0], self.hidden)
-        if not isinstance(state, Hidden):
-            raise TypeError(f"state must be a Hidden, got {type(state).__name__}")
-        check_shape(state.h, (x.shape[0], self.hidden), "[B, D]")
-        return state.h
+        return check_held(state, Hidden, "h", (x.shape[0], self.hidden), "[B, D]")
 
 
 class GRU(Recurrence):

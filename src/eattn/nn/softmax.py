@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eattn._checks import check_size
 from eattn.nn.base import Mixer, check_heads, projection
-from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.decoding_state import extend_cache
 from eattn.ops import baselines
 
 
@@ -50,8 +50,7 @@ class SoftmaxAttention(Mixer):
     ) -> tuple[Tensor, Any]:
         q, k, v = (split_heads(part, self.heads) for part in self.in_proj(x).chunk(3, -1))
         if keep or state is not None:
-            state = KVCache.empty(k, v, max_len=self.max_len) if state is None else state
-            state = check_cache(state, k).append(k, v, key_mask)
+            state = extend_cache(state, k, v, key_mask, max_len=self.max_len)
             # The cache has the dtype of autocast if earlier tokens were read under it.
             k, v, key_mask = state.k.to(q.dtype), state.v.to(q.dtype), state.mask
         attend = baselines.sa_math if self.materialise else baselines.sa
