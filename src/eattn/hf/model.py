@@ -100,7 +100,7 @@ class EAPreTrainedModel(PreTrainedModel):
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if (name := nan_weight(model)) is not None:
             raise ValueError(
-                f"{name_or_path}: the weight {name} contains NaN, as if training had diverged"
+                f"{name_or_path}: the weight {name} contains NaN; training probably diverged"
             )
         return loaded
 
