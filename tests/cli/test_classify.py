@@ -164,7 +164,7 @@ def test_bad_arguments_are_named(trained, tmp_path):
         (("fit", "."), "must be a .ts file, got a folder"),
         (("fit", "JapaneseVowel"), "did you mean JapaneseVowels"),
         (("fit", "ETTh2"), "ETTh2 is a set to forecast"),
-        (("fit", train, "--mixer", "rnn"), "^unknown mixer 'rnn': known are"),
+        (("fit", train, "--mixer", "rnn"), "^unknown mixer 'rnn': use one of"),
         (("fit", train, "--validation", 2), "^validation_fraction must be"),
         (("predict", model, test, "--out", tmp_path), "--out must be a file, got the folder"),
         (("predict", model, test, "--out", tmp_path / "no" / "p.csv"), "does not exist"),

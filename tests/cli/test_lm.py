@@ -204,7 +204,7 @@ BROKEN = {
     "torn weights": (written("model.safetensors", b"torn"), "with the weights is damaged"),
     "no numbers": (
         reweighted(lambda weights: weights[BIAS].fill_(torch.nan)),
-        f"the weight {BIAS} holds NaN",
+        f"the weight {BIAS} contains NaN",
     ),
     "a weight less": (
         reweighted(lambda weights: weights.pop(BIAS)),

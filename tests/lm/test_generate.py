@@ -101,7 +101,7 @@ def test_invalid_input_raises():
         Generation(make(), [], tokens=5)
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         Generation(make(), PROMPT, tokens=0)
-    with pytest.raises(ValueError, match=f"from 0 to {VOCAB - 1}, .* got 99: is the tokenizer"):
+    with pytest.raises(ValueError, match=f"from 0 to {VOCAB - 1}, .* got 99: use the tokenizer"):
         Generation(make(), [99], tokens=5)
     with pytest.raises(ValueError, match=r"tokens must be at most 4 after .* of 9, .* got 6"):
         Generation(make(max_position_embeddings=12), PROMPT, tokens=6)

@@ -14,7 +14,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from eattn._checks import check_number, check_size
 from eattn.hf import EACache, EAForCausalLM
-from eattn.hf.model import not_a_number
+from eattn.hf.model import nan_weight
 from eattn.lm.tokenizer import decode
 
 CHUNK = 1024  # tokens of a prompt per forward
@@ -116,7 +116,7 @@ class Generation:
         out = self.model(tokens, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         scores: Tensor = out.logits[:, -1].float().cpu()
         if bool(scores.isnan().any()):
-            name = not_a_number(self.model)
+            name = nan_weight(self.model)
             why = f"the weight {name} holds NaN" if name else "no weight does: an overflow?"
             raise ValueError(f"the model's logits are NaN; {why}")
         if self.endless and self.ends:
