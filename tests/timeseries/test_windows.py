@@ -126,10 +126,10 @@ def test_windows_without_known_values_to_forecast_are_left_out():
 
 
 def test_validation_part_is_bounded():
-    assert dataset(np.arange(10_000.0)).held_out == [50 * 2]
-    assert dataset(np.arange(8.0)).held_out == [2]
-    assert dataset(np.arange(4.0)).held_out == [0]
-    assert dataset(np.arange(100.0), validation_fraction=0).held_out == [0]
+    assert dataset(np.arange(10_000.0)).validation_sizes == [50 * 2]
+    assert dataset(np.arange(8.0)).validation_sizes == [2]
+    assert dataset(np.arange(4.0)).validation_sizes == [0]
+    assert dataset(np.arange(100.0), validation_fraction=0).validation_sizes == [0]
     assert len(dataset(np.arange(300.0)).validation(10)) == 10
 
 
