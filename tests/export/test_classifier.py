@@ -96,5 +96,7 @@ def test_max_len_of_one_raises():
 
 def test_error_for_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(ModuleNotFoundError, match=r'onnxscript: pip install "eattn\[export\]"'):
+    with pytest.raises(
+        ModuleNotFoundError, match=r'onnxscript is not installed: pip install "eattn\[export\]"'
+    ):
         export.sequence(made(mixer="ea-2")).onnx()

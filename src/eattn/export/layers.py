@@ -57,8 +57,8 @@ class Stateful(nn.Module):
             check_sequence(self.model, mixer)
         elif not self.fixed_size:
             raise ValueError(
-                f"a step of mixer {mixer!r} cannot be exported: its state grows with each token, and"
-                " graphs need a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
+                f"a step of mixer {mixer!r} cannot be exported: its state grows with each token,"
+                " but graphs need a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
             )
         state = []
         for n, x in self.name(self.empty, self.own).items() if self.fixed_size else ():
