@@ -9,7 +9,7 @@ NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check bench readme format clean
+.PHONY: help install demo test test-all check bench results format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) | $(BIN)/pip
 		"(is there a C++17 compiler?); the eager backend serves, more slowly" >&2
 	@touch $@
 
-demo: $(STAMP)  ## train, time and report beside softmax attention: demo/report.html, five minutes
+demo: $(STAMP)  ## train, time and report next to softmax attention: demo/report.html, five minutes
 	$(BIN)/python -m paper demo
 
 test: $(STAMP)  ## run the tests
@@ -42,11 +42,11 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## measure the operator against its performance contract
-	$(BIN)/python -m paper bench op
+bench: $(STAMP)  ## check the performance contract; fails when a target is missed
+	$(BIN)/python -m paper run op block fig5 --quick --fresh --strict --out build/bench
 
-readme: $(STAMP)  ## fill the tables of README.md from results/
-	$(BIN)/python -m paper.report.readme
+results: $(STAMP)  ## write paper/RESULTS.md and its pictures from paper/results/
+	$(BIN)/python -m paper results
 
 format: $(STAMP)  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .

@@ -20,8 +20,8 @@ SIZES = [(1, 1), (2, 7), (5, 150)]  # batch and length; not the traced ones
 class Exported:
     """Exported graph as ONNX and as a torch program.
 
-    Each of its `forms` takes the arguments of the module and returns a dict of outputs. `onnx=False`
-    skips ONNX, which takes several times as long to export.
+    Each of its `forms` takes the arguments of the module and returns a dict of outputs.
+    `onnx=False` skips ONNX, which takes several times as long to export.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, onnx: bool = True) -> None:

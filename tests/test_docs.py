@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("paper/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
 
@@ -76,14 +76,16 @@ def test_equation_tags_are_singular():
         assert "Eqs." not in path.read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/scaling.md"])
-def test_examples_of_documents_run(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert examples
+def examples(document: Path) -> list[str]:
+    text = document.read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", list(filter(examples, DOCUMENTS)), ids=lambda path: path.name)
+def test_examples_of_documents_run(document):
     names: dict[str, object] = {}
-    for example in examples:  # later ones may use the names of earlier ones
-        exec(compile(example, name, "exec"), names)
+    for example in examples(document):  # later ones may use the names of earlier ones
+        exec(compile(example, document.name, "exec"), names)
 
 
 def documented() -> list[str]:

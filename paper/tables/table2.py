@@ -1,40 +1,76 @@
-"""Table 2: shapes of the classification datasets, the paper's numbers next to ours."""
+"""Table 2: the classification datasets.
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+The shapes are counted in the files of both splits; the paper's numbers stand next to them. The
+length is that of the longest series.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from eattn.data import load_classification
+from paper.harness.runlog import Row, RunLog
+from paper.harness.table import Table
+from paper.harness.target import Target
 
-TITLE = "Classification datasets"
-
-
-class Shape(NamedTuple):
-    """A row of Table 2; `length` is that of the longest series."""
-
-    series: int
-    length: int
-    labels: int
-
-
-PAPER = {
-    "JapaneseVowels": Shape(12, 29, 9),
-    "SelfRegulationSCP1": Shape(6, 896, 2),
-    "SelfRegulationSCP2": Shape(7, 1152, 2),
-    "UWaveGestureLibrary": Shape(3, 315, 8),
+TITLE = "Table 2: classification datasets"
+COUNTS = ("series", "length", "labels")
+PAPER: dict[str, Any] = {
+    "shapes": {
+        "JapaneseVowels": (12, 29, 9),
+        "SelfRegulationSCP1": (6, 896, 2),
+        "SelfRegulationSCP2": (7, 1152, 2),
+        "UWaveGestureLibrary": (3, 315, 8),
+    }
 }
+TARGETS: tuple[Target, ...] = ()
 
 
-def count(name: str, **options: Any) -> Shape:
-    """Return the shape of a dataset, counted in its files; the options are those of `find`."""
-    parts = [load_classification(name, split, **options) for split in ("train", "test")]
-    return Shape(
-        parts[0].channels,
-        max(int(part.lengths.max()) for part in parts),
-        len({str(label) for part in parts if part.y is not None for label in part.y}),
-    )
+@dataclass(frozen=True)
+class Plan:
+    """Datasets to count."""
+
+    sets: tuple[str, ...] = tuple(PAPER["shapes"])
 
 
-def compare(**options: Any) -> Iterator[tuple[str, Shape, Shape]]:
-    """Yield the name, our shape and the paper's shape of each dataset."""
-    for name, paper in PAPER.items():
-        yield name, count(name, **options), paper
+def plan(quick: bool) -> Plan:
+    """Return all datasets, or the one that aeon ships."""
+    return Plan(sets=("JapaneseVowels",)) if quick else Plan()
+
+
+def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
+    """Count each dataset."""
+    for data in plan.sets:
+        if data not in PAPER["shapes"]:
+            raise ValueError(f"Table 2 has {', '.join(PAPER['shapes'])}, got {data!r}")
+    keys = [{"what": "shape", "data": data} for data in plan.sets]
+    log.expect(keys)
+    for key in keys:
+        yield from log.measure(key, partial(count, key["data"]))
+
+
+def count(data: str) -> Row:
+    """Return the number of channels, the largest length and the number of labels of a dataset."""
+    parts = [load_classification(data, split) for split in ("train", "test")]
+    length = max(int(part.lengths.max()) for part in parts)
+    labels = {str(label) for part in parts if part.y is not None for label in part.y}
+    row = dict(zip(COUNTS, (parts[0].channels, length, len(labels)), strict=True))
+    return row | {"train": len(parts[0].X), "test": len(parts[1].X)}
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yield our counts and the paper's."""
+    body, differ = [], []
+    for row in rows:
+        ours, paper = tuple(row[name] for name in COUNTS), PAPER["shapes"][row["data"]]
+        pairs = [f"{own} / {other}" for own, other in zip(ours, paper, strict=True)]
+        body.append([row["data"], *pairs, str(row["train"]), str(row["test"])])
+        differ += [row["data"]] if ours != paper else []
+    note = f"Different from the paper: {', '.join(differ)}." if differ else "All numbers agree."
+    head = ["dataset", *COUNTS, "train", "test"]
+    yield Table("Counted in the files / in the paper", head, body, [note])
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Draw nothing."""

@@ -180,7 +180,7 @@ def test_without_transformers_the_extra_is_named():
     code = """
 import sys
 sys.modules["transformers"] = None
-for name in ("eattn.hf", "eattn.lm", "eattn.lm.run"):
+for name in ("eattn.hf", "eattn.lm", "eattn.lm.training"):
     try:
         __import__(name)
     except ImportError as error:

@@ -109,7 +109,7 @@ def fit(
     with torchrun(fsdp=fsdp) as processes:
         with prefix_errors(train):
             model.fit(samples.X, samples.y)
-        processes.once(lambda: model.save(out, force=force))
+        processes.on_first_rank(lambda: model.save(out, force=force))
         if processes.first:
             print(f"{out}: {_summary(model)}")
 

@@ -136,7 +136,7 @@ def fit(
         with prefix_errors(data):
             model.fit(table)
         model.columns_ = columns
-        processes.once(lambda: model.save(out, force=force))
+        processes.on_first_rank(lambda: model.save(out, force=force))
         if processes.first:
             print(f"{out}: {_summary(model)}")
 

@@ -118,12 +118,12 @@ def _language(model: Any) -> Metadata:
 
 def _tokenizer(model: Any) -> Any:
     """Return the tokenizer in the folder of a language model, or None."""
-    from eattn.lm.checkpoint_dir import fitting_tokenizer
+    from eattn.lm.checkpoint_dir import load_tokenizer
 
     folder = model.name_or_path
     if not folder or not (Path(folder) / TOKENIZER).is_file():
         return None
-    return fitting_tokenizer(Path(folder), model)
+    return load_tokenizer(Path(folder), model)
 
 
 def _config(folder: Path) -> Metadata | None:

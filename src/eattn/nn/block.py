@@ -85,6 +85,8 @@ class TransformerBlock(nn.Module):
     torch.Size([2, 64])
     """
 
+    fsdp_methods = ("step",)  # FSDP gathers a block's weights for these methods and its forward
+
     def __init__(self, config: TransformerConfig | None = None, **changes: Any) -> None:
         super().__init__()
         self.config = c = configure(config, changes)

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eattn._checks import check_number
 from eattn.nn import check_mixer
 from eattn.timeseries import arrays, store, training
 from eattn.timeseries.arrays import Sample
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 try:
     from aeon.classification.base import BaseClassifier

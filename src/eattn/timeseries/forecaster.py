@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
         'EAForecaster needs pandas and scikit-learn: pip install "eattn[timeseries]"'
     ) from error
 
-from eattn._checks import check_size
+from eattn._checks import check_number, check_size
 from eattn.nn import check_mixer
 from eattn.timeseries import store, training
 from eattn.timeseries.backtesting import replay
@@ -29,7 +29,6 @@ from eattn.timeseries.predictor import Predictor, SeriesState
 from eattn.timeseries.scaling import Scaler
 from eattn.timeseries.windows import LIMIT, WindowDataset, check_length, check_varies
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 NAME = "EAForecaster"
 NO_VALIDATION = (

@@ -15,7 +15,7 @@ from eattn.models import Forecaster, SequenceClassifier
 from eattn.timeseries.arrays import pad, validation_samples
 from eattn.timeseries.predictor import read, roll_out
 from eattn.timeseries.windows import WindowBatch, WindowDataset
-from eattn.train import History, ListCases, Processes, Task, TrainConfig, isolated, move, train
+from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isolated, move, train
 
 CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # minimum, unless `epochs` is set
 FORECASTER_STEPS = 500  # unless `epochs` is set
@@ -29,9 +29,9 @@ def seed_of(random_state: Any) -> int:
     """Return the seed for `random_state`: an int itself, or one drawn on rank 0 for all ranks."""
     if random_state is None:
         drawn = int(np.random.SeedSequence().generate_state(1)[0])
-        return int(Processes.here().tell(drawn))
+        return int(Processes.current().broadcast(drawn))
     if isinstance(random_state, np.random.RandomState):
-        return int(Processes.here().tell(int(random_state.randint(2**31))))
+        return int(Processes.current().broadcast(int(random_state.randint(2**31))))
     if isinstance(random_state, bool) or not isinstance(random_state, int):
         kind = type(random_state).__name__
         raise TypeError(f"random_state must be an int, a RandomState or None, got {kind}")
@@ -91,7 +91,7 @@ def train_classifier(
         return {"val_loss": loss.item(), "val_accuracy": right.double().mean().item()}
 
     data = _digest([*series, torch.from_numpy(y)])
-    task = Task(ListCases(training, _collate), _classification_loss, data=data)
+    task = Task(ListDataset(training, _collate), _classification_loss, data=data)
     if validation:
         task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
     else:

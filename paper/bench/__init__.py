@@ -1,1 +1,0 @@
-"""Measurement: time, peak memory, provenance, and the benchmarks made of them."""

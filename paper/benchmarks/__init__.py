@@ -1,0 +1,1 @@
+"""Benchmarks of the library, one per file."""

@@ -1,0 +1,494 @@
+"""Time and memory of the operator, with its performance contract.
+
+EA-6 in float32 is timed against the paper's PyTorch code, against softmax attention
+(`scaled_dot_product_attention`) and against the streaming limit (`torch.addcmul`, three reads and
+one write). Numbers are checked first; candidates are timed in turn. The contract is for causal
+`[1, 16384, 768]`; the long series is `[1, 1048576, 8]`, the inference call `[1, 1, 768]`. Peak
+memory is what the operating system reports for a process of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eattn.info import cores
+from eattn.ops import Expansion, Quadrature, State, Taylor, ea_series, ea_series_step, reference
+from paper.harness.chart import BLUE, DASHED, GREEN, GREY, SKY, Chart, Look, bars, lines
+from paper.harness.measure import (
+    Candidate,
+    Shape,
+    Work,
+    exponent,
+    inputs,
+    interleave,
+    value_and_gradients,
+)
+from paper.harness.peak import peak_extra_bytes
+from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.table import Table, seconds
+from paper.harness.target import Rows, Target
+
+TITLE = "Speed of the operator"
+PAPER: dict[str, Any] = {}
+
+SHAPE = (1, 16384, 768)  # of the contract: float32, causal
+SERIES = (1, 1 << 20, 8)
+ORDER, NODES, TERMS = 6, 25, (7, 13, 17)
+HEAD = 64  # channels per head of softmax attention, as in BERT-base
+BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
+OURS = ("ours", "quadrature")
+CANDIDATES = (*OURS, "sdpa", "paper")
+CALLS = ("ea_series", "ea_series with state", "ea_series_step")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure; the defaults are those of the contract."""
+
+    shape: Shape = SHAPE
+    order: int = ORDER
+    rounds: int = 30  # of work that takes milliseconds
+    slow_rounds: int = 3  # of work that takes seconds
+    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+    orders: tuple[int, ...] = (2, 4, 6, 8, 10, 12)
+    nodes: int = NODES
+    terms: tuple[int, ...] = TERMS  # numbers of Taylor and Gaussian features to compare
+    series: Shape = SERIES
+    calls: int = 200  # one-token calls in every timed run
+    peaks: tuple[str, ...] = ("ours", "sdpa", "paper")  # candidates whose peak memory is measured
+
+
+def plan(quick: bool) -> Plan:
+    """Return the full plan, or the same shape with fewer points and repetitions."""
+    if not quick:
+        return Plan()
+    few: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536), "orders": (2, 6, 12)}
+    return Plan(rounds=15, slow_rounds=1, terms=(7, 17), peaks=("ours",), **few)
+
+
+def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
+    """Check the numbers, then time each group of candidates."""
+    work = list(groups(plan))
+    log.expect(key for key, _ in work)
+    checked = {"what": "correctness"}
+    if not all(log.has(key) for key, _ in work):
+        log.add(checked, check(plan))
+    yield from log.find(checked)
+    for key, measure in work:
+        yield from log.measure(key, measure)
+
+
+def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
+    """Yield the key of each group of rows that are timed together, and how to measure them."""
+    B, _, D = plan.shape
+    main = {"shape": plan.shape, "grows": None}
+    yield {"what": "forward"} | main, partial(forward_rows, plan)
+    yield {"what": "forward+backward"} | main, partial(training_rows, plan)
+    points = [("L", (B, length, D), plan.order) for length in plan.lengths]
+    points += [("order", plan.shape, order) for order in plan.orders]
+    for axis, shape, order in points:
+        key = {"grows": axis, "shape": shape, "order": order}
+        yield key, partial(growth_rows, plan, shape, order)
+    for terms, what in product(plan.terms, ("forward", "forward+backward")):
+        key = {"grows": "terms", "what": what, "shape": plan.shape, "order": terms - 1}
+        yield key, partial(expansion_rows, plan, what, terms)
+    for what in ("forward", "forward+backward") if cores() > 1 else ():
+        yield (
+            {"grows": "threads", "what": what, "shape": plan.series},
+            partial(thread_rows, plan, what),
+        )
+    for name in CALLS:
+        yield {"what": "call", "who": name, "shape": (1, 1, D)}, partial(call_rows, plan, name)
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+
+
+def check(plan: Plan) -> Row:
+    """Compare values and gradients with the quadratic form in float64; raise if they differ."""
+    # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
+    shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 37))
+    worst = 0.0
+    for causal, made in product((True, False), (Taylor(plan.order), Quadrature(plan.nodes))):
+        results = []
+        for op, dtype in ((reference.ea_expanded, torch.float64), (ea_series, torch.float32)):
+            q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
+            options = dict(expansion=made, causal=causal)
+            results.append(value_and_gradients(op, q, k, v, gy, **options))
+        error = max(_distance(*pair) for pair in zip(*results, strict=True))
+        # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
+        if not error < 20 * reference.condition(made) * torch.finfo(torch.float32).eps:
+            raise RuntimeError(f"{made!r} is wrong by {error:.1e}, so nothing was timed")
+        worst = max(worst, error)
+    return {"what": "correctness", "who": "ours", "shape": shape, "error": worst}
+
+
+def _distance(expected: Tensor, found: Tensor) -> float:
+    return float((expected - found).abs().max() / expected.abs().max())
+
+
+def forward_rows(plan: Plan) -> Iterator[Row]:
+    """Time the operator and the streaming limit, forward only."""
+    q, k, v = inputs(plan.shape)
+    limit = time_row("forward", "limit", plan.shape, order=None, causal=None)
+    ours = time_row("forward", "ours", plan.shape, order=plan.order)
+    acausal = forward(plan.shape, order=plan.order, causal=False)
+    work: list[tuple[Row, Work]] = [
+        (limit, lambda: torch.addcmul(q, k, v)),
+        (ours, forward(plan.shape, order=plan.order)),
+        (ours | {"order": 2}, forward(plan.shape, order=2)),
+        (ours | {"causal": False}, acausal),
+    ]
+    candidates = {str(number): Candidate(run) for number, (_, run) in enumerate(work)}
+    times = interleave(candidates, rounds=plan.rounds)
+    for number, (row, _) in enumerate(work):
+        yield row | vars(times[str(number)])
+
+
+def training_rows(plan: Plan) -> Iterator[Row]:
+    """Time forward and backward of the operator, the paper's code and softmax attention."""
+    orders = {who: plan.nodes - 1 if who == "quadrature" else plan.order for who in CANDIDATES}
+    candidates = {
+        who: Candidate(
+            training(who, plan.shape, order=orders[who]),
+            share=4 if who in OURS else 1,
+            warmup=1 if who in OURS else 0,
+        )
+        for who in CANDIDATES
+    }
+    times = interleave(candidates, rounds=plan.slow_rounds)
+    del candidates
+    for who in CANDIDATES:
+        row = time_row("forward+backward", who, plan.shape, order=orders[who]) | vars(times[who])
+        if who in plan.peaks:
+            options = {"who": who, "shape": plan.shape, "order": orders[who]}
+            row["peak_bytes"] = peak_extra_bytes("paper.benchmarks.op:training", **options)
+        yield row
+
+
+def growth_rows(plan: Plan, shape: Shape, order: int) -> Iterator[Row]:
+    """Time one point of the growth with L or with the order."""
+    candidates = {
+        "forward": Candidate(forward(shape, order=order)),
+        "forward+backward": Candidate(training("ours", shape, order=order)),
+    }
+    rounds = max(3, min(plan.rounds, plan.rounds * plan.shape[1] // (4 * shape[1])))
+    for what, times in interleave(candidates, rounds=rounds).items():
+        yield time_row(what, "ours", shape, order=order) | vars(times)
+
+
+def expansion_rows(plan: Plan, what: str, terms: int) -> Iterator[Row]:
+    """Time as many Taylor as Gaussian features."""
+    made = forward if what == "forward" else training
+    work = {who: made(who=who, shape=plan.shape, order=terms - 1) for who in OURS}
+    candidates = {who: Candidate(run) for who, run in work.items()}
+    for who, times in interleave(candidates, rounds=max(3, plan.rounds // 2)).items():
+        yield time_row(what, who, plan.shape, order=terms - 1) | vars(times)
+
+
+def thread_rows(plan: Plan, what: str) -> Iterator[Row]:
+    """Time one long series of few channels on one thread and on two."""
+    made = forward if what == "forward" else training
+    work = made(who="ours", shape=plan.series, order=plan.order)
+    # A change of the number of threads takes some calls to settle: threads find their cores, and
+    # memory freed by one finds its way to the other.
+    candidates = {str(n): Candidate(work, threads=n, settle=8) for n in (1, 2)}
+    for n, times in interleave(candidates, rounds=max(3, plan.rounds // 3)).items():
+        row = time_row(what, "ours", plan.series, order=plan.order)
+        yield row | vars(times) | {"threads": int(n)}
+
+
+def call_rows(plan: Plan, name: str) -> Iterator[Row]:
+    """Time one token through the operator, and its arithmetic: a large batch, per token.
+
+    Both on one thread: a token is too little to share.
+    """
+    D = plan.shape[2]
+    sizes = ((1, plan.calls), (BATCH, max(1, plan.calls // 20)))
+    pair = {
+        str(batch): Candidate(
+            one_token(name, batch, D, order=plan.order, calls=calls), calls=calls, threads=1
+        )
+        for batch, calls in sizes
+    }
+    times = interleave(pair, rounds=plan.rounds)
+    row = time_row("call", name, (1, 1, D), order=plan.order) | vars(times["1"])
+    yield row | {"threads": 1, "arithmetic": times[str(BATCH)].p50 / BATCH}
+
+
+def time_row(
+    what: str, who: str, shape: Shape, *, order: int | None, causal: bool | None = True
+) -> Row:
+    """Return the fields that every timed row has, without its times."""
+    return {
+        "what": what,
+        "who": who,
+        "shape": shape,
+        "order": order,
+        "causal": causal,
+        "dtype": "float32",
+        "threads": torch.get_num_threads(),
+        "peak_bytes": None,
+    }
+
+
+# ---- work: each function prepares inputs and returns what is timed -------------------------------
+
+
+def forward(shape: Shape, *, order: int, who: str = "ours", causal: bool = True) -> Work:
+    """Return the operator alone, as in inference."""
+    q, k, v = inputs(shape)
+    made = expansion(order + 1, who)
+    return torch.no_grad()(lambda: ea_series(q, k, v, expansion=made, causal=causal))
+
+
+def training(who: str, shape: Shape, *, order: int, causal: bool = True) -> Work:
+    """Return forward and backward of `ours`, `quadrature`, the `paper`'s code or `sdpa`."""
+    ops: dict[str, Callable[..., Any]] = {"paper": reference.ea_series, "sdpa": sdpa}
+    if who in ops:
+        op = partial(ops[who], order=order)
+    else:
+        op = partial(ea_series, expansion=expansion(order + 1, who))
+    step = partial(value_and_gradients, op, causal=causal)
+    step(*inputs((1, 8, shape[2]), 4))  # thread pools and libraries are not part of the cost
+    return partial(step, *inputs(shape, 4))
+
+
+def expansion(terms: int, who: str = "ours") -> Expansion:
+    return Quadrature(terms) if who == "quadrature" else Taylor(terms - 1)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool) -> Tensor:
+    """Compute softmax attention on [B, L, D] in heads of 64; the order is ignored."""
+    head = min(HEAD, q.shape[-1])
+    q, k, v = (x.unflatten(-1, (-1, head)).transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(-2)
+
+
+def one_token(name: str, batch: int, dim: int, *, order: int, calls: int) -> Work:
+    """Return `calls` inference calls on [batch, 1, dim], by one of the names in CALLS."""
+    q, k, v = inputs((batch, 1, dim))
+    state = State.zeros(batch, dim, order=order)
+    q1, k1, v1 = (x[:, 0] for x in (q, k, v))
+    series = partial(ea_series, q, k, v, order=order, causal=True)
+    works: dict[str, Work] = {
+        "ea_series": series,
+        "ea_series with state": partial(series, state=state, return_state=True),
+        "ea_series_step": partial(ea_series_step, q1, k1, v1, state),
+    }
+    call = works[name]
+
+    @torch.inference_mode()
+    def repeat() -> None:
+        for _ in range(calls):
+            call()
+
+    return repeat
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+def ratio(above: Row, below: Row) -> Callable[[Rows], float]:
+    """Return a function of rows: the median time of one row over that of another."""
+
+    def value(rows: Rows) -> float:
+        return float(find_row(rows, **above)["p50"] / find_row(rows, **below)["p50"])
+
+    return value
+
+
+def _main(what: str, who: str, **fields: object) -> Row:
+    """Return the key of a row at the shape of the contract, not on a growth curve."""
+    return {"what": what, "who": who, "shape": SHAPE, "grows": None} | fields
+
+
+def _peak_in_tensors(rows: Rows) -> float:
+    row = find_row(rows, **_main("forward+backward", "ours"))
+    if row["peak_bytes"] is None:
+        raise LookupError("peak memory was not measured")
+    return float(row["peak_bytes"] / (4 * prod(row["shape"])))
+
+
+def _call_overhead(rows: Rows) -> float:
+    calls = [row for row in rows if row["what"] == "call"]
+    if not calls:
+        raise LookupError("no calls were measured")
+    return max(float(row["p50"] - row["arithmetic"]) for row in calls) * 1e6
+
+
+def _targets() -> Iterator[Target]:
+    both = "forward+backward"
+    limit, ours = _main("forward", "limit"), _main("forward", "ours", causal=True, order=ORDER)
+    trained, quadrature = (_main(both, who) for who in OURS)
+    sdpa, code = _main(both, "sdpa"), _main(both, "paper")
+    contract: dict[str, Any] = {"unit": "×", "quick": True}
+    yield Target(
+        "forward / streaming limit",
+        ratio(ours, limit),
+        at_most=1.3,
+        highlight="the time of merely reading q, k, v and writing y",
+        **contract,
+    )
+    yield Target(
+        f"{both}: paper's code / ours",
+        ratio(code, trained),
+        at_least=110,
+        highlight="faster than the paper’s code, forward and backward of the operator",
+        **contract,
+    )
+    yield Target(
+        f"{both}: SDPA / ours",
+        ratio(sdpa, trained),
+        at_least=110,
+        highlight="faster than softmax attention (SDPA), forward and backward of the operator",
+        **contract,
+    )
+    two = _main("forward", "ours", causal=True, order=2)
+    yield Target("forward: EA-6 / EA-2", ratio(ours, two), at_most=1.2, **contract)
+    yield Target(
+        f"{both}: peak extra memory", _peak_in_tensors, at_most=5, unit=" [B,L,D]", quick=True
+    )
+    acausal = ours | {"causal": False}
+    yield Target(
+        "non-causal forward / streaming limit", ratio(acausal, limit), at_most=1.3, unit="×"
+    )
+    for what, name in (("forward", "forward: 1 thread / 2"), (both, f"{both}: 1 / 2")):
+        one, more = ({"grows": "threads", "what": what, "threads": n} for n in (1, 2))
+        yield Target(f"long series, {name}", ratio(one, more), at_least=1.6, unit="×")
+    yield Target("inference call above its arithmetic", _call_overhead, at_most=30, unit=" µs")
+    for terms, what in product(TERMS, ("forward", both)):
+        at = {"grows": "terms", "what": what, "order": terms - 1}
+        pair = (at | {"who": who} for who in reversed(OURS))
+        yield Target(
+            f"{what}: quadrature / Taylor, {terms} terms", ratio(*pair), at_most=1.5, unit="×"
+        )
+    name = f"{both}: SDPA / quadrature of {NODES}"
+    yield Target(name, ratio(sdpa, quadrature), at_least=10, unit="×")
+
+
+TARGETS = tuple(_targets())
+
+# ---- tables and chart ----------------------------------------------------------------------------
+
+WHO = {
+    "limit": "streaming limit",
+    "ours": "EA-{order}",
+    "quadrature": "EA by quadrature, {terms} nodes",
+    "paper": "paper's EA-{order}",
+    "sdpa": "SDPA",
+}
+PASSES = {"forward": Look(SKY, DASHED, "square"), "forward+backward": Look(BLUE)}
+BARS = {
+    "ours": ("EA-6", BLUE),
+    "quadrature": ("EA, 25 nodes", SKY),
+    "sdpa": ("softmax (SDPA)", GREEN),
+    "paper": ("the paper's code", GREY),
+}
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yield the times of all candidates, growth with L and order, and single calls."""
+    timed = [row for row in rows if row["what"].startswith("forward")]
+    for axis, title in (
+        (None, "Times of the candidates"),
+        ("terms", "Times of Taylor and Gaussian features"),
+        ("threads", "Times on one long series, by threads"),
+    ):
+        found = [row for row in timed if row.get("grows") == axis]
+        if found:
+            title = f"{title}, `{list(found[0]['shape'])}`"
+            body = [[_label(row), *_quantiles(row), _peak(row)] for row in found]
+            yield Table(title, ["candidate", "p20", "p50", "p80", "peak memory"], body)
+    for axis in ("L", "order"):
+        found = [row for row in timed if row.get("grows") == axis]
+        if found:
+            yield _growth(found, axis)
+    calls = [row for row in rows if row["what"] == "call"]
+    body = [[f"`{row['who']}`", *_quantiles(row), seconds(row["arithmetic"])] for row in calls]
+    if calls:
+        title = f"One inference call, `{list(calls[0]['shape'])}`, one thread"
+        yield Table(title, ["call", "p20", "p50", "p80", "of it arithmetic"], body)
+
+
+def _growth(rows: Sequence[Row], axis: str) -> Table:
+    curves = {what: [row for row in rows if row["what"] == what] for what in PASSES}
+    body = []
+    for pair in zip(*curves.values(), strict=True):
+        cells = [f"{_place(pair[0], axis):,}"]
+        for row in pair:
+            cells += [seconds(row["p50"]), f"{_per_element(row):.2f}"]
+        body.append(cells)
+    notes = []
+    if axis == "L" and len(body) > 1:
+        fits = (
+            exponent([_place(row, axis) for row in curve], [row["p50"] for row in curve])
+            for curve in curves.values()
+        )
+        notes = ["Fitted exponents: " + " and ".join(f"{fit:.2f}" for fit in fits) + "."]
+    head = [axis, "forward", "ns per element", "forward+backward", "ns per element"]
+    return Table(f"Growth with {axis}", head, body, notes)
+
+
+def draw(rows: Sequence[Row]) -> Chart | None:
+    """Draw the candidates as bars, and the time per element along L and along the order."""
+    trained = {
+        row["who"]: row
+        for row in rows
+        if row["what"] == "forward+backward" and row.get("grows") is None
+    }
+    panels = []
+    if "ours" in trained:
+        ours = trained["ours"]["p50"]
+        points = []
+        for who, (name, _) in BARS.items():
+            time = trained[who]["p50"]
+            text = seconds(time) + ("" if who == "ours" else f", {time / ours:.0f} × ours")
+            points.append({"series": name, "x": name, "y": time * 1e3, "text": text})
+        title = f"(a) Forward and backward, {'×'.join(map(str, trained['ours']['shape']))}"
+        looks = {name: Look(colour) for name, colour in BARS.values()}
+        panels.append(
+            bars(title, points, x="ms, logarithmic axis", log=True, looks=looks, columns=6)
+        )
+    for axis, title in (("L", "(b) Time per element along L"), ("order", "(c) … along the order")):
+        points = [
+            {"series": row["what"], "x": _place(row, axis), "y": _per_element(row)}
+            for row in rows
+            if row.get("grows") == axis
+        ]
+        if points:
+            x, log = ("L, tokens", "x") if axis == "L" else ("order", "")
+            panels.append(lines(title, points, x=x, y="ns per element", log=log, looks=PASSES))
+    return Chart(panels) if panels else None
+
+
+def _place(row: Row, axis: str) -> int:
+    return int(row["shape"][1] if axis == "L" else row["order"])
+
+
+def _per_element(row: Row) -> float:
+    return float(row["p50"] / prod(row["shape"]) * 1e9)
+
+
+def _label(row: Row) -> str:
+    order = row["order"]
+    name = WHO[row["who"]].format(order=order, terms=None if order is None else order + 1)
+    name += ", non-causal" * (row["causal"] is False)
+    if row.get("grows") == "threads":
+        name += f", {row['threads']} thread" + "s" * (row["threads"] > 1)
+    return f"{row['what']}: {name}"
+
+
+def _quantiles(row: Row) -> list[str]:
+    return [seconds(row[p]) for p in ("p20", "p50", "p80")]
+
+
+def _peak(row: Row) -> str:
+    return "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:,.0f} MiB"

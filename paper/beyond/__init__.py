@@ -1,0 +1,1 @@
+"""Experiments beyond the paper, one per file."""

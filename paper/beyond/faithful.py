@@ -1,0 +1,371 @@
+"""Beyond the paper: faithful to exact EA in linear time.
+
+The paper takes the Taylor series for EA, which it is only near 0. A quadrature, a sum of Gaussian
+features, is EA on its whole grid at the same complexity. There are three questions. How large is
+the error for a number of terms and a spread of q and k, and what do the terms cost? Does a model
+trained with exact EA give the same answers on a quadrature? Does training with a faithful expansion
+give better models? The models are those of Table 3 and Table 4 on their short datasets, because
+exact EA is quadratic.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eattn.data import load_classification, load_forecasting
+from eattn.nn import check_mixer, set_expansion
+from eattn.ops import Expansion, Quadrature, State, Taylor, ea, ea_series
+from paper.harness.chart import BLUE, DASHED, GREEN, PURPLE, SKY, VERMILLION, Chart, Look, lines
+from paper.harness.measure import Candidate, Shape, inputs, interleave, value_and_gradients
+from paper.harness.pool import run_all
+from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.settings import key_of
+from paper.harness.table import Mean, Table
+from paper.harness.target import Rows, Target
+from paper.tables import table3, table4
+
+TITLE = "Faithful in linear time"
+PAPER: dict[str, Any] = {}
+EXACT = "ea"
+FAITHFUL = Quadrature(25)
+IN_RANGE = ("ea-6+norm", "ea-6+bandwidth", "ea-6+center")  # keep q and k near 0
+SWAPPED = (FAITHFUL, Taylor(6))  # expansions that run the weights of exact EA
+DEFAULTS = {"shape": (4, 512, 64)}  # rows of errors do not store this value
+SHADES = (SKY, BLUE, GREEN, VERMILLION, PURPLE)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Expansions to compare with exact EA, and models to train."""
+
+    spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 2.0)
+    orders: tuple[int, ...] = tuple(range(2, 17, 2))
+    nodes: tuple[int, ...] = tuple(range(7, 34, 2))
+    shape: Shape = DEFAULTS["shape"]  # for errors
+    timed: Shape = (1, 16384, 768)
+    rounds: int = 10
+    mixers: tuple[str, ...] = ("ea-6", f"ea-{FAITHFUL}", EXACT, *IN_RANGE)
+    sets: tuple[str, ...] = ("JapaneseVowels", "UWaveGestureLibrary")
+    series: tuple[str, ...] = ("ETTh2",)
+    seeds: int = 5
+    epochs: float = 1.0  # share of the epochs of the tables
+    jobs: int | None = None  # runs side by side; one per core by default
+
+    def expansions(self) -> list[Expansion]:
+        return [*map(Taylor, self.orders), *map(Quadrature, self.nodes)]
+
+    def groups(self) -> Iterator[tuple[Key, Callable[[], Row | Iterable[Row]]]]:
+        """Yield the key of each error and group of times, and how to measure them."""
+        changed = key_of(self, DEFAULTS)
+        for spread, expansion in product(self.spreads, self.expansions()):
+            key = {"what": "error", "expansion": f"ea-{expansion}", "spread": spread}
+            yield key | changed, partial(error_row, self.shape, spread, expansion)
+        for expansion in map(Taylor, self.orders):
+            key = {"what": "center", "expansion": f"ea-{expansion}"}
+            yield key | changed, partial(center_rows, self.shape, expansion)
+        yield {"what": "time", "shape": self.timed}, partial(time_rows, self)
+
+    def runs(self) -> Iterator[Key]:
+        """Yield the settings of every training run, which are the key of its row."""
+        share = {"share": None if self.epochs == 1 else self.epochs}
+        for seed, mixer in product(range(self.seeds), self.mixers):
+            common = {"mixer": mixer, "seed": seed}
+            for data in self.sets:
+                epochs = max(1, round(table3.SETTINGS[data].epochs * self.epochs))
+                key = {"what": "run", "data": data, "protocol": "clean", "epochs": epochs}
+                yield key | common
+            for data in self.series:
+                epochs = max(1, round(table4.SETTINGS[data].epochs * self.epochs))
+                key = {"what": "forecast", "data": data, "split": "chronological", "horizon": 6}
+                yield key | common | {"epochs": epochs} | share
+
+
+def plan(quick: bool) -> Plan:
+    """Return the full plan, or fewer terms, one small dataset, and a quarter of the epochs."""
+    if not quick:
+        return Plan()
+    few: dict[str, Any] = {"orders": (2, 6, 12), "nodes": (9, 17, 25), "timed": (1, 4096, 768)}
+    return Plan(**few, rounds=3, sets=("JapaneseVowels",), series=(), seeds=1, epochs=0.25)
+
+
+def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
+    """Measure errors and times, then train every model, several side by side."""
+    for mixer in plan.mixers:
+        check_mixer(mixer)
+    for data in plan.sets:
+        load_classification(data, "TRAIN")  # fails, or downloads, before the work
+    for data in plan.series:
+        load_forecasting(data)
+    groups = list(plan.groups())
+    log.expect(key for key, _ in groups)
+    for key, work in groups:
+        yield from log.measure(key, work)
+    yield from run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
+
+
+# ---- errors and times ----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _exact(shape: Shape, spread: float, mean: float, causal: bool) -> list[Tensor]:
+    """Return q and k with this mean and spread, v, and exact EA of them in float64."""
+    q, k, v = inputs(shape)
+    q, k = q * spread + mean, k * spread + mean
+    return [q, k, v, ea(q.double(), k.double(), v.double(), causal=causal)]
+
+
+def error_row(shape: Shape, spread: float, expansion: Expansion) -> Row:
+    """Return the error of the causal operator in float32, relative to exact EA in float64."""
+    q, k, v, exact = _exact(shape, spread, 0.0, True)
+    y = ea_series(q, k, v, expansion=expansion, causal=True)
+    return _fields(expansion) | {"error": _distance(y, exact)}
+
+
+def center_rows(shape: Shape, expansion: Expansion) -> Iterator[Row]:
+    """Yield the error for q and k around 1, as they are and moved to 0."""
+    q, k, v, exact = _exact(shape, 0.5, 1.0, False)
+    for centred in (False, True):
+        center = k.mean(1, keepdim=True) if centred else 0.0
+        y = ea_series(q - center, k - center, v, expansion=expansion)
+        yield _fields(expansion) | {"centred": centred, "error": _distance(y, exact)}
+
+
+def time_rows(plan: Plan) -> Iterator[Row]:
+    """Time forward, and forward with backward, of all expansions in turn."""
+    q, k, v, gy = inputs(plan.timed, 4)
+
+    def forward(expansion: Expansion) -> Callable[[], object]:
+        return torch.no_grad()(partial(ea_series, q, k, v, expansion=expansion, causal=True))
+
+    def training(expansion: Expansion) -> Callable[[], object]:
+        op = partial(ea_series, expansion=expansion, causal=True)
+        return partial(value_and_gradients, op, q, k, v, gy)
+
+    times = {}
+    for work in (forward, training):
+        candidates = {str(each): Candidate(work(each)) for each in plan.expansions()}
+        times[work.__name__] = interleave(candidates, rounds=plan.rounds)
+    for expansion in plan.expansions():
+        found = {name: of[str(expansion)].p50 for name, of in times.items()}
+        state = State.zeros(1, plan.timed[2], expansion=expansion)
+        yield _fields(expansion) | found | {"state_bytes": state.nbytes}
+
+
+def _distance(y: Tensor, exact: Tensor) -> float:
+    return float((y.double() - exact).norm() / exact.norm())
+
+
+def _fields(expansion: Expansion) -> Row:
+    return {"expansion": f"ea-{expansion}", "terms": expansion.terms, "radius": expansion.radius}
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def measure_run(key: Key) -> Row:
+    """Train one model; with exact EA, also run its weights with other expansions."""
+    work = _classify if key["what"] == "run" else _forecast
+    row, model, evaluate = work(key)
+    if key["mixer"] != EXACT:
+        return row
+    swapped = {}
+    for expansion in SWAPPED:
+        set_expansion(model, expansion)
+        swapped[f"ea-{expansion}"] = evaluate()
+    return row | {"swapped": swapped}
+
+
+def _classify(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
+    model, test, row = table3.fit(key)
+    before = table3.labels(model, test)
+
+    def evaluate() -> Row:
+        found = table3.labels(model, test)
+        pairs = {"accuracy": test[-1], "agreement": before}
+        return {name: float((found == other).double().mean()) for name, other in pairs.items()}
+
+    return row, model, evaluate
+
+
+def _forecast(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
+    model, data, row = table4.fit({**key, "model": key["mixer"]})
+    before = table4.errors_of(model, data, "test")
+
+    def evaluate() -> Row:
+        errors = table4.errors_of(model, data, "test")
+        moved = float((errors - before).abs().mean()) * data.unit
+        return table4.scores(errors, data) | {"moved": moved}
+
+    return row, model, evaluate
+
+
+# ---- targets, tables and chart -------------------------------------------------------------------
+
+
+def agreements(rows: Rows, expansion: str) -> dict[str, float]:
+    """Return the share of exact EA's answers on TEST that stay the same, by dataset."""
+    exact = [row for row in _of(rows, "run") if "swapped" in row]
+    return {
+        data: fmean(row["swapped"][expansion]["agreement"] for row in own)
+        for data, own in _by(exact, "data").items()
+    }
+
+
+def _least_agreement(rows: Rows) -> float:
+    found = agreements(rows, f"ea-{FAITHFUL}")
+    if not found:
+        raise LookupError("no model was trained with exact EA")
+    return min(found.values())
+
+
+def _error(rows: Rows, spread: float) -> float:
+    row = find_row(rows, what="error", expansion=f"ea-{FAITHFUL}", spread=spread)
+    return float(row["error"])
+
+
+TARGETS = (
+    *(
+        Target(
+            f"error of ea-{FAITHFUL} at a spread of {spread:g}",
+            partial(_error, spread=spread),
+            at_most=2e-4,
+        )
+        for spread in (1.0, 1.5)
+    ),
+    Target(
+        f"exact EA's answers on ea-{FAITHFUL}: least agreement of a dataset",
+        _least_agreement,
+        at_least=0.999,
+    ),
+)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yield errors and costs, the gain by centring, and the results of training."""
+    errors, centers, forecasts, runs = (
+        _of(rows, what) for what in ("error", "center", "forecast", "run")
+    )
+    if errors:
+        yield _costs(errors, _of(rows, "time"))
+    if centers:
+        body = [
+            [name, *(f"{row['error']:.1e}" for row in pair)]
+            for name, pair in _by(centers, "expansion").items()
+        ]
+        title = "Error for q and k around 1 with a spread of 0.5"
+        yield Table(title, ["expansion", "as they are", "centred"], body)
+    if forecasts:
+        yield _forecasts(forecasts)
+    if runs:
+        yield from _accuracies(runs)
+
+
+def _costs(errors: Sequence[Row], times: Sequence[Row]) -> Table:
+    head = ["expansion", *(f"spread {spread:g}" for spread in _by(errors, "spread"))]
+    head += ["forward, ms", "forward+backward, ms", "state, KiB"]
+    cost = {row["expansion"]: row for row in times}
+    body = []
+    for name, found in _by(errors, "expansion").items():
+        cells = [name, *(f"{row['error']:.1e}" for row in found)]
+        row = cost.get(name)
+        if row is not None:
+            cells += [f"{row[field] * 1e3:.0f}" for field in ("forward", "training")]
+            cells.append(f"{row['state_bytes'] / 1024:.0f}")
+        body.append(cells + [""] * (len(head) - len(cells)))
+    return Table("Error relative to exact EA, by the spread of q and k", head, body)
+
+
+def _forecasts(runs: Sequence[Row]) -> Table:
+    body = _means(runs, "mae")
+    for name in dict.fromkeys(name for row in runs for name in row.get("swapped", ())):
+        exact = [row | row["swapped"][name] for row in runs if "swapped" in row]
+        body += [[f"ea's weights on {name}", *cells] for _, *cells in _means(exact, "mae")]
+    title = "MAE, horizon 6, windows in the order of time"
+    return Table(title, ["trained with", *_by(runs, "data")], body)
+
+
+def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
+    runs = sorted(runs, key=lambda row: list(table3.SHORT).index(row["data"]))
+    short = [table3.SHORT[data] for data in _by(runs, "data")]
+    body = _means(runs, "accuracy")
+    for cells, own in zip(body, _by(runs, "mixer").values(), strict=True):
+        cells.append(f"{fmean(row['seconds'] for row in own):.0f}")
+    seeds = len({row["seed"] for row in runs})
+    title = "Accuracy on TEST, epoch picked on a fifth of TRAIN"
+    note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
+    yield Table(title, ["trained with", *short, "seconds per run"], body, [note])
+    body = []
+    exact = [row for row in runs if "swapped" in row]
+    for name in dict.fromkeys(name for row in exact for name in row["swapped"]):
+        same, cells = agreements(runs, name), [name]
+        for data in _by(runs, "data"):
+            found = [r["swapped"][name]["accuracy"] for r in exact if r["data"] == data]
+            cells.append(f"{fmean(found):.3f}, {same[data]:.2%}" if found else "")
+        body.append(cells)
+    if body:
+        head = ["used with", *(f"{name}: accuracy, same answers" for name in short)]
+        yield Table("Weights of exact EA with other expansions", head, body)
+
+
+def _means(runs: Sequence[Row], field: str) -> list[list[str]]:
+    """Return a line per mixer: mean and deviation of a field over the seeds, by dataset."""
+    body = []
+    for mixer, own in _by(runs, "mixer").items():
+        cells = [mixer]
+        for data in _by(runs, "data"):
+            values = [row[field] for row in own if row["data"] == data]
+            mean = Mean.of(values) if values else None
+            cells.append("" if mean is None else f"{mean.value:.3f} ± {mean.spread:.3f}")
+        body.append(cells)
+    return body
+
+
+def _of(rows: Sequence[Row], what: str) -> list[Row]:
+    return [row for row in rows if row["what"] == what]
+
+
+def _by(rows: Sequence[Row], field: str) -> dict[Any, list[Row]]:
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[field], []).append(row)
+    return found
+
+
+def draw(rows: Sequence[Row]) -> Chart | None:
+    """Draw the error against the number of terms, and against time."""
+    errors, times = _of(rows, "error"), _of(rows, "time")
+    shades = dict(zip(_by(errors, "spread"), SHADES, strict=False))
+    panels = []
+    for title, x, cost in (
+        ("(a) Error by number of terms", "terms", {r["expansion"]: r["terms"] for r in errors}),
+        (
+            "(b) Error by time",
+            "forward and backward, ms",
+            {r["expansion"]: r["training"] * 1e3 for r in times},
+        ),
+    ):
+        looks, points = {}, []
+        for row in errors:
+            gaussian, colour = row["radius"] > 0, shades.get(row["spread"], PURPLE)
+            name = f"{'quadrature' if gaussian else 'Taylor'}, σ = {row['spread']:g}"
+            looks[name] = Look(colour, DASHED, "square") if gaussian else Look(colour)
+            if row["expansion"] in cost:
+                points.append({"series": name, "x": cost[row["expansion"]], "y": row["error"]})
+        if points:
+            y = "error relative to exact EA"
+            panels.append(lines(title, points, x=x, y=y, log="y", looks=looks))
+    return Chart(panels) if panels else None
+
+
+def losses(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the spreads at which the paper's series is far from exact EA."""
+    for row in _of(rows, "error"):
+        if row["expansion"] == "ea-6" and row["error"] > 0.1:
+            share = f"{row['error']:.0%}".replace("%", " %")
+            yield f"At a spread of {row['spread']:g} of q and k, EA-6 is {share} off exact EA."

@@ -1,0 +1,1 @@
+"""Measure, keep rows, judge targets, and show the results."""

@@ -1,0 +1,213 @@
+"""Experiments: their shape, how they are found, and how one runs.
+
+Every module in the folders below is an experiment and has the shape of `Experiment`. The first
+paragraph of its docstring is its summary; the paragraphs after it introduce it to readers.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from paper.harness.chart import Chart
+from paper.harness.runlog import Report, Row, RunLog, read_rows
+from paper.harness.table import Table, source, verdict_table
+from paper.harness.target import Target, Verdict, judge
+
+PAPER = Path(__file__).parents[1]
+RESULTS = PAPER / "results"
+FOLDERS = ("tables", "figures", "beyond", "benchmarks")
+
+
+class Experiment(Protocol):
+    """Module-level names of an experiment; `losses` is optional."""
+
+    TITLE: str
+    PAPER: Mapping[str, Any]  # "claims": sentences of the paper; other keys: its numbers
+    TARGETS: Sequence[Target]
+
+    def plan(self, quick: bool) -> Any:
+        """Return what to run, a frozen dataclass."""
+
+    def rows(self, plan: Any, log: RunLog) -> Iterator[Row]:
+        """Yield the rows of the plan; measure those that the log does not have."""
+
+    def tables(self, rows: Sequence[Row]) -> Iterator[Table]:
+        """Yield tables of the rows."""
+
+    def draw(self, rows: Sequence[Row]) -> Chart | None:
+        """Return a chart of the rows, or None when there is nothing to draw."""
+
+    def losses(self, rows: Sequence[Row]) -> Iterator[str]:
+        """Yield sentences that state where something else is better."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """An experiment with the rows that exist of it."""
+
+    name: str
+    module: Experiment
+    rows: list[Row]
+    quick: bool = False
+
+    @property
+    def about(self) -> str:
+        """The docstring without its first paragraph."""
+        text = inspect.getdoc(self.module) or ""
+        return " ".join(text.partition("\n\n")[2].split())
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return judge(self.module.TARGETS, self.rows, quick=self.quick)
+
+    @property
+    def losses(self) -> list[str]:
+        found = getattr(self.module, "losses", None)
+        return list(found(self.rows)) if found and self.rows else []
+
+    @property
+    def tables(self) -> list[Table]:
+        return list(self.module.tables(self.rows)) if self.rows else []
+
+    @property
+    def source(self) -> str:
+        """Where the rows were measured, and when the last of them was."""
+        return source(max(self.rows, key=lambda row: str(row["date"])))
+
+
+def names() -> list[str]:
+    """Return the names of all experiments, in the order of FOLDERS."""
+    return [name for folder in FOLDERS for name in _modules(folder)]
+
+
+def load(name: str) -> Experiment:
+    """Import an experiment by its name."""
+    for folder in FOLDERS:
+        if name in _modules(folder):
+            return cast(Experiment, importlib.import_module(f"paper.{folder}.{name}"))
+    raise ValueError(f"no experiment is called {name!r}; there are {', '.join(names())}")
+
+
+def result(name: str, results: Path = RESULTS) -> Result:
+    """Read the rows of a full run; else those of a quick one; else none."""
+    module = load(name)
+    for quick in (False, True):
+        rows = read_rows(path_of(name, results, quick=quick))
+        if rows:
+            return Result(name, module, rows, quick)
+    return Result(name, module, [])
+
+
+def path_of(name: str, out: Path, *, quick: bool) -> Path:
+    return out / f"{name}{'-quick' * quick}.jsonl"
+
+
+def run(
+    name: str,
+    console: Console,
+    *,
+    quick: bool = False,
+    out: Path = RESULTS,
+    fresh: bool = False,
+    changes: Mapping[str, str] | None = None,
+    plan: Any = None,
+) -> Result:
+    """Measure the rows of a plan that the run log does not have.
+
+    Parameters
+    ----------
+    name : str
+        Name of the experiment.
+    console : Console
+        Shows the progress bar.
+    quick : bool
+        Run the quick plan and write NAME-quick.jsonl.
+    out : Path
+        Folder of the run log.
+    fresh : bool
+        Measure again.
+    changes : mapping of str to str, optional
+        Fields of the plan and their values as text, with commas between those of a tuple.
+    plan : optional
+        Replaces the experiment's own plan.
+    """
+    module = load(name)
+    plan = change(plan or module.plan(quick), changes or {})
+    with _progress(console) as report:
+        log = RunLog(path_of(name, out, quick=quick), name, fresh=fresh, report=report)
+        for _ in module.rows(plan, log):
+            pass
+    return Result(name, module, log.rows, quick)
+
+
+def show(found: Result, console: Console) -> None:
+    """Print the tables, the verdicts and the source of a result."""
+    for table in found.tables:
+        console.print(table.rich())
+    if found.verdicts:
+        console.print(verdict_table(found.verdicts).rich())
+    console.print(found.source, highlight=False, markup=False)
+
+
+def change(plan: Any, changes: Mapping[str, str]) -> Any:
+    """Return a plan with some fields replaced, each read as the type of its present value."""
+    known = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    for name in changes:
+        if name not in known:
+            raise ValueError(f"the plan has no field {name!r}; it has {', '.join(known)}")
+    return replace(plan, **{name: _read(text, known[name]) for name, text in changes.items()})
+
+
+def _read(text: str, example: Any) -> Any:
+    """Read a value of the type of an example; None reads a whole number where the text is one."""
+    if isinstance(example, tuple):
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        return tuple(_read(part, example[0] if example else "") for part in parts)
+    if isinstance(example, bool):
+        return text.lower() in ("1", "true", "yes")
+    if example is None:
+        return int(text) if text.isdigit() else text
+    return type(example)(text)
+
+
+def _modules(folder: str) -> Iterable[str]:
+    found = pkgutil.iter_modules([str(PAPER / folder)])
+    return sorted(module.name for module in found if not module.ispkg)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Report]:
+    """Show a bar of measured keys; it has no thread of its own beside the work that is timed."""
+    columns = (TextColumn("{task.description:<32.32}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        speed_estimate_period=3600.0,
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+
+        def report(done: int, total: int, label: str) -> None:
+            total = max(done, total)
+            bar.update(task, completed=done, total=total or None, description=label, refresh=True)
+
+        yield report

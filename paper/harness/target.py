@@ -1,0 +1,108 @@
+"""Targets: numbers that the rows of an experiment must reach."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from paper.harness.runlog import Row
+
+Rows = Sequence[Row]
+EQUAL = 0.02  # costs within this share of each other are equal
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a number that is computed from rows.
+
+    Parameters
+    ----------
+    name : str
+        What the number is.
+    value : callable
+        Computes it from the rows; raises LookupError when they do not contain it.
+    at_least, at_most : float, optional
+        The required bound; exactly one of them.
+    stretch : float, optional
+        A harder bound in the same direction.
+    unit : str
+        Written after the number.
+    quick : bool, default False
+        Judge this target after a quick run too: the quick plan measures it at the same shape.
+    highlight : str, optional
+        Words for the top of the report page, read after the number.
+    """
+
+    name: str
+    value: Callable[[Rows], float]
+    at_least: float | None = None
+    at_most: float | None = None
+    stretch: float | None = None
+    unit: str = ""
+    quick: bool = False
+    highlight: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"{self.name}: give either at_least or at_most")
+
+    def reached(self, value: float, bound: float) -> bool:
+        return value <= bound if self.at_least is None else value >= bound
+
+    @property
+    def required(self) -> float:
+        bound = self.at_most if self.at_least is None else self.at_least
+        assert bound is not None
+        return bound
+
+    def words(self, bound: float) -> str:
+        """Return a bound with its sign."""
+        return f"{'≤' if self.at_least is None else '≥'} {bound:g}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target with the number that was measured."""
+
+    target: Target
+    value: float
+
+    @property
+    def met(self) -> bool:
+        return self.target.reached(self.value, self.target.required)
+
+    @property
+    def words(self) -> str:
+        """`stretch met`, `met` or `missed`."""
+        stretch = self.target.stretch
+        if stretch is not None and self.target.reached(self.value, stretch):
+            return "stretch met"
+        return "met" if self.met else "missed"
+
+    @property
+    def text(self) -> str:
+        """The number with its unit."""
+        return f"{self.value:.3g}{self.target.unit}"
+
+    @property
+    def bound(self) -> str:
+        """The required bound, and the stretch bound if there is one."""
+        target = self.target
+        stretch = "" if target.stretch is None else f" (stretch {target.words(target.stretch)})"
+        return target.words(target.required) + stretch
+
+
+def judge(targets: Iterable[Target], rows: Rows, *, quick: bool = False) -> list[Verdict]:
+    """Judge all targets that the rows can answer; after a quick run only those made for it."""
+    verdicts = []
+    for target in targets:
+        if quick and not target.quick:
+            continue
+        try:
+            verdicts.append(Verdict(target, target.value(rows)))
+        except LookupError:  # the plan left it out, or the machine has too few cores
+            continue
+    return verdicts
+
+
+def better(cost: float, ours: float) -> bool:
+    """Return whether a cost is below ours by more than measurements vary."""
+    return cost < ours / (1 + EQUAL)

@@ -1,0 +1,322 @@
+"""Table 3: accuracy of time-series classifiers.
+
+The same encoder on four datasets of the UEA archive; only the mixer differs. There are two
+protocols. `tslib` follows Time-Series-Library and, judging by its numbers, the paper: it trains on
+all of TRAIN and picks the epoch that is best on TEST, so its result is too good by construction.
+`clean` picks the epoch on a fifth of TRAIN and looks at TEST once.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eattn.data import Cases, load_classification
+from eattn.models import SequenceClassifier
+from eattn.nn import check_mixer
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
+from paper.harness.chart import LOOKS, Chart, Panel, dots, paper_look
+from paper.harness.pool import run_all
+from paper.harness.runlog import Key, Row, RunLog
+from paper.harness.table import Mean, Table
+from paper.harness.target import Rows, Target
+
+TITLE = "Table 3: classification accuracy"
+SHORT = {
+    "JapaneseVowels": "JAP",
+    "SelfRegulationSCP1": "SCP1",
+    "SelfRegulationSCP2": "SCP2",
+    "UWaveGestureLibrary": "UWG",
+}
+PAPER: dict[str, Any] = {
+    "claims": ("EA-2 falls behind; EA-6, with enough terms, surpasses SA on all four datasets.",),
+    "accuracy": {
+        "ea-2": dict(zip(SHORT, (0.957, 0.887, 0.500, 0.794), strict=True)),
+        "ea-6": dict(zip(SHORT, (0.973, 0.904, 0.533, 0.847), strict=True)),
+        "sa": dict(zip(SHORT, (0.970, 0.894, 0.528, 0.822), strict=True)),
+    },
+}
+PROTOCOLS = {
+    "tslib": "epoch picked on TEST, as in the paper",
+    "clean": "epoch picked on a fifth of TRAIN",
+}
+VALIDATION = 0.2  # of TRAIN, for `clean`
+EVALUATED = 64  # samples per batch of the evaluation
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration per dataset, the same for every mixer, chosen on a part of TRAIN."""
+
+    patch: int
+    epochs: int
+    lr: float = 1e-3
+    embed: str = "linear"
+
+    def model(self, mixer: str, channels: int, classes: int, length: int) -> SequenceClassifier:
+        return SequenceClassifier(
+            channels,
+            classes,
+            mixer=mixer,
+            dim=128,
+            depth=3,
+            heads=8,
+            ffn=256,
+            dropout=0.1,
+            max_len=length,
+            pooling="flatten",
+            embed=self.embed,  # type: ignore[arg-type]
+            patch=self.patch,
+        )
+
+
+SETTINGS = {
+    "JapaneseVowels": Setting(patch=1, embed="conv", epochs=30),
+    "SelfRegulationSCP1": Setting(patch=8, epochs=30, lr=3e-4),
+    "SelfRegulationSCP2": Setting(patch=8, epochs=30, lr=3e-4),
+    "UWaveGestureLibrary": Setting(patch=5, epochs=40),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every mixer on every dataset, with every protocol and seed."""
+
+    mixers: tuple[str, ...] = ("ea-2", "ea-6", "sa")
+    sets: tuple[str, ...] = tuple(SETTINGS)
+    protocols: tuple[str, ...] = tuple(PROTOCOLS)
+    seeds: int = 5
+    epochs: float = 1.0  # share of the epochs of the setting
+    jobs: int | None = None  # runs side by side; one per core by default
+
+    def runs(self) -> Iterator[Key]:
+        """Yield the settings of every training run, which are the key of its row."""
+        for seed in range(self.seeds):
+            for data in self.sets:
+                epochs = max(1, round(SETTINGS[data].epochs * self.epochs))
+                for protocol in self.protocols:
+                    for mixer in self.mixers:
+                        key = {"what": "run", "data": data, "protocol": protocol}
+                        yield key | {"mixer": mixer, "seed": seed, "epochs": epochs}
+
+
+def plan(quick: bool) -> Plan:
+    """Return the full plan, or one seed of `clean` with a quarter of the epochs."""
+    return Plan(protocols=("clean",), seeds=1, epochs=0.25) if quick else Plan()
+
+
+def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
+    """Train every classifier of the plan, several side by side."""
+    for mixer in plan.mixers:
+        check_mixer(mixer)
+    for data in plan.sets:
+        load_classification(data, "TRAIN")  # fails, or downloads, before the work
+    return run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
+
+
+# ---- one run -------------------------------------------------------------------------------------
+
+
+def measure_run(key: Key) -> Row:
+    """Train one classifier and return its accuracy on TEST."""
+    return fit(key).row
+
+
+class Fitted(NamedTuple):
+    """A trained model, its test samples, and the row of the run."""
+
+    model: SequenceClassifier
+    test: list[Tensor]
+    row: Row
+
+
+def fit(key: Key) -> Fitted:
+    """Train the mixer of a key on its dataset, with its protocol, seed and epochs."""
+    setting, seed = SETTINGS[key["data"]], key["seed"]
+    first, second = (load_classification(key["data"], split) for split in ("TRAIN", "TEST"))
+    trained, test = tensors(first, second)
+    validation = test
+    if key["protocol"] == "clean":
+        trained, validation = stratified(trained, VALIDATION, seed=seed)
+    with isolated(seed):
+        length, channels = trained[0].shape[1:]
+        model = setting.model(key["mixer"], channels, len(first.classes), length)
+    config = TrainConfig(
+        epochs=key["epochs"],
+        batch_size=16,
+        optimizer="radam",
+        lr=setting.lr,
+        weight_decay=0.0,
+        clip=4.0,
+        seed=seed,
+    )
+    task = Task(
+        TensorDataset(*trained),
+        loss,
+        evaluate=lambda model: {"accuracy": accuracy(model, validation)},
+        metric="accuracy",
+        better="higher",
+    )
+    history = train(model, task, config)
+    assert history.best is not None
+    row = {
+        "accuracy": accuracy(model, test),
+        "epoch": history.best.epoch,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "seconds": history.seconds,
+    }
+    return Fitted(model, test, row)
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    x, key_mask, y = batch
+    return F.cross_entropy(model(x, key_mask=key_mask), y)
+
+
+def accuracy(model: nn.Module, samples: Sequence[Tensor]) -> float:
+    """Return the share of samples whose largest logit is that of their label."""
+    return float((labels(model, samples) == samples[-1]).double().mean())
+
+
+@torch.no_grad()
+def labels(model: nn.Module, samples: Sequence[Tensor]) -> Tensor:
+    """Return the class with the largest logit of each sample."""
+    x, key_mask, _ = samples
+    parts = zip(x.split(EVALUATED), key_mask.split(EVALUATED), strict=True)
+    return torch.cat([model(a, key_mask=mask).argmax(1) for a, mask in parts])
+
+
+def tensors(first: Cases, second: Cases) -> tuple[list[Tensor], list[Tensor]]:
+    """Return x [N, L, C] standardised by the channels of TRAIN, its mask, and labels; of both."""
+    every = np.concatenate(first.X, axis=1)
+    mean, std = every.mean(1, keepdims=True), every.std(1, keepdims=True) + 1e-8
+    length = max(int(part.lengths.max()) for part in (first, second))
+    classes = first.classes
+    return (
+        _padded(first, mean, std, length, classes),
+        _padded(second, mean, std, length, classes),
+    )
+
+
+def _padded(
+    cases: Cases, mean: Any, std: Any, length: int, classes: tuple[str, ...]
+) -> list[Tensor]:
+    if cases.y is None:
+        raise ValueError(f"{cases.name} has no labels to train on")
+    x = torch.zeros(len(cases.X), length, cases.channels)
+    for row, case in zip(x, cases.X, strict=True):
+        row[: case.shape[1]] = torch.from_numpy(((case - mean) / std).T)
+    key_mask = torch.arange(length) < torch.from_numpy(cases.lengths).unsqueeze(1)
+    y = torch.tensor([classes.index(label) for label in cases.y])
+    return [x, key_mask, y]
+
+
+def stratified(
+    samples: Sequence[Tensor], share: float, *, seed: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Split samples in two; the second part has `share` of every class, at least one sample."""
+    y, rng = samples[-1], np.random.default_rng(seed)
+    second = np.zeros(len(y), dtype=bool)
+    for label in y.unique():
+        of = rng.permutation(np.flatnonzero(y.numpy() == int(label)))
+        second[of[: max(1, round(share * len(of)))]] = True
+    chosen = torch.from_numpy(second)
+    return [x[~chosen] for x in samples], [x[chosen] for x in samples]
+
+
+# ---- targets, tables and chart -------------------------------------------------------------------
+
+
+def means(rows: Sequence[Row]) -> dict[tuple[str, str, str], Mean]:
+    """Return the accuracy of each (dataset, protocol, mixer) over the seeds."""
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["data"], row["protocol"], row["mixer"]].append(row["accuracy"])
+    return {key: Mean.of(values) for key, values in found.items()}
+
+
+def _margin(data: str, other: Callable[[Mapping[str, Mean]], float]) -> Callable[[Rows], float]:
+    """Return a function of rows: mean accuracy of EA-6 under `tslib`, minus another number."""
+
+    def value(rows: Rows) -> float:
+        found = {m: mean for (d, p, m), mean in means(rows).items() if (d, p) == (data, "tslib")}
+        return found["ea-6"].value - other(found)
+
+    return value
+
+
+def _targets() -> Iterator[Target]:
+    for data, short in SHORT.items():
+        paper = PAPER["accuracy"]["ea-6"][data]
+        near = _margin(data, lambda found, paper=paper: float(paper))  # type: ignore[misc]
+        yield Target(f"{short}: EA-6 minus the paper's EA-6", near, at_least=-0.01)
+        beside = _margin(data, lambda found: found["sa"].value)
+        yield Target(f"{short}: EA-6 minus SA", beside, at_least=-0.01)
+
+
+TARGETS = tuple(_targets())
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yield a table per protocol: accuracy, parameters and time of a run; then the paper's."""
+    found = means(rows)
+    for protocol, words in PROTOCOLS.items():
+        runs = [row for row in rows if row["protocol"] == protocol]
+        body = []
+        for mixer in dict.fromkeys(row["mixer"] for row in runs):
+            every = (found.get((data, protocol, mixer)) for data in SHORT)
+            cells = ["" if m is None else f"{m.value:.3f} ± {m.spread:.3f}" for m in every]
+            own = [row for row in runs if row["mixer"] == mixer]
+            sizes = sorted({f"{row['parameters'] / 1e6:.2f}" for row in own})
+            span = " – ".join(dict.fromkeys((sizes[0], sizes[-1])))
+            body.append([mixer, *cells, span, f"{fmean(row['seconds'] for row in own):.0f}"])
+        for mixer, values in PAPER["accuracy"].items():
+            body.append([f"paper's {mixer}", *(f"{v:.3f}" for v in values.values()), "", ""])
+        if runs:
+            seeds = max(mean.seeds for (_, p, _), mean in found.items() if p == protocol)
+            note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
+            head = ["mixer", *SHORT.values(), "parameters, M", "seconds per run"]
+            yield Table(f"Accuracy on TEST, {words} (`{protocol}`)", head, body, [note])
+
+
+def draw(rows: Sequence[Row]) -> Chart:
+    """Draw a panel per protocol: mean and deviation of ours, and the paper's number, hollow."""
+    found = means(rows)
+    looks = LOOKS | {f"{name}, paper": paper_look(look) for name, look in LOOKS.items()}
+    panels: list[Panel] = []
+    for protocol, words in PROTOCOLS.items():
+        points: list[dict[str, Any]] = []
+        for data, name, mixer in sorted(found, key=lambda key: list(SHORT).index(key[0])):
+            if name == protocol:
+                mean = found[data, name, mixer]
+                low, high = mean.value - mean.spread, mean.value + mean.spread
+                at = {"series": mixer, "x": SHORT[data], "y": mean.value}
+                points.append(at | {"low": low, "high": high})
+                if mixer in PAPER["accuracy"]:
+                    value = PAPER["accuracy"][mixer][data]
+                    points.append(at | {"series": f"{mixer}, paper", "y": value})
+        if points:
+            title = f"({'ab'[len(panels)]}) Accuracy, {words}"
+            panels.append(dots(title, points, y="accuracy on TEST", looks=looks))
+    return Chart(panels)
+
+
+def losses(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the datasets on which EA-6 is below SA, or below the paper's EA-6."""
+    found = means(rows)
+    for (data, protocol, mixer), mean in found.items():
+        if mixer != "ea-6":
+            continue
+        others = {"the paper’s EA-6": PAPER["accuracy"]["ea-6"][data]}
+        if (data, protocol, "sa") in found:
+            others["SA"] = found[data, protocol, "sa"].value
+        for name, value in others.items():
+            if f"{mean.value:.3f}" < f"{value:.3f}":
+                where = f"{SHORT[data]}, {PROTOCOLS[protocol]}"
+                yield f"{where}: EA-6 {mean.value:.3f}, {name} {value:.3f}."
