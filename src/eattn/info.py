@@ -17,7 +17,7 @@ FEATURES = "avx2 fma f16c avx512f avx512bw avx512_bf16 avx512_fp16 amx_tile asim
 
 
 def describe() -> dict[str, str]:
-    """Return versions, hardware, and whether or why not each backend runs."""
+    """Return versions, hardware, and for each backend `runs` or the reason why it cannot."""
     cpu = _cpuinfo()
     present = (cpu.get("flags") or cpu.get("Features") or "").split()
     features = [name for name in FEATURES.split() if name in present]

@@ -165,8 +165,8 @@ def test_several_series_are_identified(csv):
         ("time,x\n1,1\n1,2\n", "line 3: 1 already occurs in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no numeric column besides 'date'"),
-        ("a,b\n1,x\n2,y\n", "has no time column; name one of a, b"),
-        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several time columns: a, b; name one"),
+        ("a,b\n1,x\n2,y\n", "has no obvious time column; choose one of a, b with time"),
+        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several time columns: a, b; choose one with time"),
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
             "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",

@@ -32,8 +32,12 @@ def time_column(rows: Rows, *, without: Collection[str | None] = ()) -> str:
     if len(parsing) == 1:
         return parsing[0]
     if parsing:
-        raise ValueError(f"{path} has several time columns: {', '.join(parsing)}; name one")
-    raise ValueError(f"{path} has no time column; name one of {', '.join(names)}")
+        raise ValueError(
+            f"{path} has several time columns: {', '.join(parsing)}; choose one with time (--time)"
+        )
+    raise ValueError(
+        f"{path} has no obvious time column; choose one of {', '.join(names)} with time (--time)"
+    )
 
 
 def parse_times(rows: Rows, column: str) -> "pd.Series[Any]":
