@@ -94,7 +94,7 @@ def test_an_interrupted_run_is_resumed_bit_for_bit(folder, tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["checkpoint"]
     assert (tmp_path / "model" / "checkpoint" / "last.pt").exists()
     monkeypatch.setattr(training, "loss", loss)
-    with pytest.raises(ValueError, match=r"lr was 0.01 and is 0.02; .*--force starts anew"):
+    with pytest.raises(ValueError, match=r"lr was 0.01 and is 0.02; .*--force starts again"):
         call(*args, "--lr", 0.02)
     call(*args)
     assert points(tmp_path / "model") == points(folder / "model")

@@ -93,7 +93,7 @@ def test_only_the_same_run_is_resumed(tmp_path):
         start(tmp_path, text(), CONFIG, force=force)
         assert mark.exists()
     other = LMConfig(**TINY | dict(mixer="sa"))
-    message = r"run.json is of another run: mixer was ea-6 and is sa; .*--force starts anew"
+    message = r"another configuration: mixer was ea-6 and is sa; .*--force starts again"
     with pytest.raises(ValueError, match=message):
         start(tmp_path, text(), other, force=False)
     with pytest.raises(ValueError, match=r"text was \w+ and is \w+"):

@@ -53,5 +53,7 @@ def test_interrupted_fit_is_resumed_bit_for_bit(make, tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoint, "save", lambda *args: (saves.append(1), save(*args)))
     assert_array_equal(fitted(make, tmp_path), fitted(make, None))
     assert len(saves) == 2  # of 4 epochs
-    with pytest.raises(CheckpointError, match=r"is of another task: data was \w+ and is \w+"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to a run with another task: data was \w+ and is \w+"
+    ):
         fitted(make, tmp_path, noise=0.1)

@@ -51,7 +51,7 @@ def test_flipped_bits_are_detected(saved):
 def test_a_truncated_file_is_damaged(saved, keep):
     whole = saved.path.read_bytes()
     saved.path.write_bytes(whole[: int(keep * len(whole))])
-    message = r"last.pt is damaged or no checkpoint \(.*\): delete it to start anew"
+    message = r"last.pt is damaged or no checkpoint \(.*\): delete it to start again"
     with pytest.raises(CheckpointError, match=message):
         saved.load()
 
@@ -140,3 +140,9 @@ def test_checkpoints_are_saved_as_often_as_configured(tmp_path, monkeypatch, opt
     )
     train(net(), plain(), TrainConfig(epochs=2, batch_size=8, checkpoint=tmp_path, **options))
     assert steps == expected
+
+
+def test_folder_of_an_old_version_is_refused(tmp_path):
+    (tmp_path / "step-00000007").mkdir()
+    with pytest.raises(CheckpointError, match="eattn 0.1: delete it"):
+        Checkpoint(tmp_path).load()

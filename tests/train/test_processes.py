@@ -68,7 +68,9 @@ def test_two_processes_resume_bit_for_bit(two, name):
 def test_one_process_resumes_what_two_sharded(folder, two):
     assert [path.name for path in (folder / "two").iterdir()] == ["last.pt"]
     config = replace(worker.CONFIG, checkpoint=folder / "two", checkpoint_every=2)
-    with pytest.raises(CheckpointError, match=r"last.pt is of another config: lr was 0.02 and is"):
+    with pytest.raises(
+        CheckpointError, match=r"last.pt belongs to a run with another config: lr was 0.02 and is"
+    ):
         worker.result(worker.TASK, replace(config, lr=0.5))
     found, expected = worker.result(worker.TASK, config), two[0]["sharded"]
     assert [loss for _, loss, _ in found["rows"]] == pytest.approx(

@@ -106,7 +106,7 @@ def start(out: Path, text: Text, config: LMConfig, *, force: bool) -> None:
             return
         except CheckpointError as error:
             if not force:
-                raise ValueError(f"{error}; --force starts anew") from None
+                raise ValueError(f"{error}; --force starts again") from None
     with replace_directory(folder) as fresh:
         config.make_tokenizer(text).save_pretrained(fresh / TOKENIZER)
         write_json(fresh / RUN, _describe(text, config))
@@ -115,7 +115,7 @@ def start(out: Path, text: Text, config: LMConfig, *, force: bool) -> None:
 def save(trained: TrainedLM, out: Path, text: Text, config: LMConfig) -> None:
     """Write the model, its tokenizer and its history in place of what `out` holds."""
     about = {
-        "config": _describe(text, config)["run"],
+        "config": _describe(text, config)["configuration"],
         "validation": [document.name for document in text.validation],
         "points": [asdict(point) for point in trained.points],
     }
@@ -196,7 +196,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _describe(text: Text, config: LMConfig) -> dict[str, dict[str, Any]]:
-    return {"run": asdict(config) | {"text": text.fingerprint}}
+    return {"configuration": asdict(config) | {"text": text.fingerprint}}
 
 
 def _read(path: Path) -> dict[str, Any]:

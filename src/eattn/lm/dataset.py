@@ -15,7 +15,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # tokens [1, n], the next token of each [
 class PackedDataset:
     """Rows of `length` tokens, the last one shorter; a batch is one row of packed sequences.
 
-    A document that exceeds a row continues in the next row as a sequence of its own. The token
+    A document that exceeds a row continues in the next row as a separate sequence. The token
     `end` begins every document and is the label of its last token.
 
     >>> dataset = PackedDataset([[1, 2, 3], [4]], length=4, end=0)

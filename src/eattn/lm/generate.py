@@ -22,7 +22,7 @@ CHUNK = 1024  # tokens of a prompt per forward
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose the next token."""
+    """Options that choose the next token."""
 
     temperature: float = 1.0  # 0 takes the most likely token
     top_k: int | None = None  # sample from the k most likely tokens only

@@ -18,7 +18,7 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint:
-    """The file `last.pt` in a folder of its own, for one run at a time.
+    """The file `last.pt` in a folder that belongs to one run.
 
     It holds tensors and plain values, and loading it runs no code (`weights_only=True`).
     """
@@ -40,8 +40,12 @@ class Checkpoint:
             raise OSError(f"cannot write the checkpoint {self.path}: {reason or error}") from error
 
     def load(self) -> dict[str, Any] | None:
-        """Return the saved state on the CPU, None if there is none; raise if it is damaged."""
+        """Return the state on the CPU, or None without a checkpoint; raise if it is damaged."""
         if not self.path.exists():
+            if any(self.folder.glob("step-*")):
+                raise CheckpointError(
+                    f"{self.folder} holds a checkpoint of eattn 0.1: delete it to start again"
+                )
             return None
         try:
             with zipfile.ZipFile(self.path) as archive:
@@ -53,12 +57,12 @@ class Checkpoint:
         except Exception as error:  # damaged files raise errors of many types
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise CheckpointError(
-                f"{self.path} is damaged or no checkpoint ({reason}): delete it to start anew"
+                f"{self.path} is damaged or no checkpoint ({reason}): delete it to start again"
             ) from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, dict) else None
             raise CheckpointError(
                 f"{self.path} must be a checkpoint of format {FORMAT}, got {found}:"
-                " delete it to start anew"
+                " delete it to start again"
             )
         return state

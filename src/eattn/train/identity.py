@@ -1,7 +1,7 @@
 """Decide whether two runs are the same: a run and its checkpoint, or one run on several ranks.
 
 A run is described by plain values, {section: {name: value}}. Whatever affects its numbers is part
-of the description; where it runs and what is written beside it is not.
+of the description. Where it runs and which files it writes are not.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ def check_resumable(path: Path, saved: Description, current: Description) -> Non
             )
             more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise CheckpointError(
-                f"{path} is of another {section}: {listed}{more};"
-                " delete it to start anew, or choose another folder"
+                f"{path} belongs to a run with another {section}: {listed}{more};"
+                " delete it to start again, or choose another folder"
             )
 
 

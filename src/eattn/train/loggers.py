@@ -38,7 +38,7 @@ class ConsoleLogger:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            auto_refresh=False,  # no thread beside the computation
+            auto_refresh=False,  # no thread during the computation
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task("", total=schedule.steps, completed=self.first, figures="")

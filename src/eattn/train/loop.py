@@ -104,7 +104,9 @@ class _Run:
         self, model: nn.Module, task: Task, config: TrainConfig, processes: Processes
     ) -> None:
         if processes.shard is not None and task.shard is None:
-            raise ValueError("sequence_parallel needs a task with `shard`: a language model has it")
+            raise ValueError(
+                "sequence_parallel needs a task with `shard`, such as that of a language model"
+            )
         self.task, self.config, self.processes = task, config, processes
         self.given: nn.Module = getattr(model, "_orig_mod", model)  # without torch.compile
         self.description = describe(self.given, task, config)

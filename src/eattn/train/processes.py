@@ -68,7 +68,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and logs."""
+        """Return whether this process writes and logs."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:

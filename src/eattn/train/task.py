@@ -79,7 +79,7 @@ class ListDataset:
 
 @dataclass(frozen=True)
 class Task:
-    """What `train` fits a model to.
+    """Dataset, loss and metrics that `train` fits a model to.
 
     Parameters
     ----------
