@@ -60,7 +60,7 @@ class Layer:
         return 0.0 if self.expansion is None else self.errors[self.expansion]
 
     def cheapest(self, tolerance: float) -> Expansion | None:
-        """Return the cheapest candidate within `tolerance`, or None if every candidate exceeds it."""
+        """Return the cheapest candidate within `tolerance`, or None if all exceed it."""
         good = (e for e, error in self.errors.items() if error <= tolerance)
         return min(good, key=lambda e: e.terms * (GAUSSIAN_COST if e.radius else 1), default=None)
 

@@ -76,8 +76,9 @@ def train(
 ) -> None:
     """Train a causal language model and save it with its tokenizer.
 
-    transformers can load the folder. Bits per byte are measured on validation documents. The same command resumes an interrupted
-    run; `torchrun --nproc-per-node 2 -m eattn lm train …` trains in several processes.
+    transformers can load the folder. Bits per byte are measured on validation documents. The same
+    command resumes an interrupted run; `torchrun --nproc-per-node 2 -m eattn lm train …` trains in
+    several processes.
 
     Example: eattn lm train --text *.txt --out model/ --steps 1000
     """
