@@ -1,4 +1,4 @@
-"""An interrupted fit is resumed to the same bits, and with the same data only."""
+"""An interrupted fit is resumed bit for bit, and only with the same data."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def forecaster(folder):
 
 
 def fitted(make, folder, *, noise=0.0):
-    """Fit, and return the predictions."""
+    """Fit the estimator and return its predictions."""
     rng = np.random.default_rng(0)
     if make is forecaster:
         values = np.sin(np.arange(90) / 3) + noise * rng.normal(size=90)

@@ -74,10 +74,11 @@ def train(
     ] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
 ) -> None:
-    """Train a causal language model and save it with its tokenizer for transformers.
+    """Train a causal language model and save it with its tokenizer.
 
-    Bits per byte are measured on validation documents. The same command resumes an interrupted
-    run; `torchrun --nproc-per-node 2 -m eattn lm train …` trains in several processes.
+    transformers can load the folder. Bits per byte are measured on validation documents. The same
+    command resumes an interrupted run; `torchrun --nproc-per-node 2 -m eattn lm train …` trains in
+    several processes.
 
     Example: eattn lm train --text *.txt --out model/ --steps 1000
     """
