@@ -144,5 +144,5 @@ def test_checkpoints_are_saved_as_often_as_configured(tmp_path, monkeypatch, opt
 
 def test_folder_of_an_old_version_is_refused(tmp_path):
     (tmp_path / "step-00000007").mkdir()
-    with pytest.raises(CheckpointError, match="eattn 0.1: delete it"):
+    with pytest.raises(CheckpointError, match=r"eattn 0\.1: delete it"):
         Checkpoint(tmp_path).load()
