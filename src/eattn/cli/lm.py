@@ -21,43 +21,65 @@ def train(
     text: Annotated[
         list[Path] | None,
         typer.Option(
-            "--text", metavar="FILE…", help="Files or folders; default: Python's standard library."
+            "--text", metavar="FILE", help="Files or folders; default: Python's standard library."
         ),
     ] = None,
     more: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]…", help="More files or folders.", show_default=False),
+        typer.Argument(metavar="FILE", help="More files or folders.", show_default=False),
     ] = None,
     mixer: Annotated[
-        str, typer.Option("--mixer", help="Mixer by name: ea-2, ea-6, ea, ea-q17, sa, …")
+        str,
+        typer.Option(
+            "--mixer", metavar="NAME", help="Mixer by name: ea-2, ea-6, ea, ea-q17, sa, …"
+        ),
     ] = "ea-6",
-    hidden: Annotated[int, typer.Option("--hidden", min=1, help="Channels of a token.")] = 256,
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Number of blocks.")] = 4,
+    hidden: Annotated[
+        int, typer.Option("--hidden", metavar="N", min=1, help="Channels of a token.")
+    ] = 256,
+    layers: Annotated[
+        int, typer.Option("--layers", metavar="N", min=1, help="Number of blocks.")
+    ] = 4,
     short_conv: Annotated[
-        int, typer.Option("--short-conv", min=0, help="Width of the convolution; 0: none.")
+        int,
+        typer.Option("--short-conv", metavar="N", min=0, help="Width of the convolution; 0: none."),
     ] = 4,
     positions: Annotated[
         bool,
         typer.Option("--positions", help="Learn positions; limits texts to --length tokens."),
     ] = False,
     tokenizer: Annotated[
-        str, typer.Option("--tokenizer", help="Tokenizer: bytes or bpe.")
+        str, typer.Option("--tokenizer", metavar="NAME", help="Tokenizer: bytes or bpe.")
     ] = "bytes",
-    vocab: Annotated[int, typer.Option("--vocab", help="Vocabulary size of a bpe.")] = 4096,
-    length: Annotated[int, typer.Option("--length", min=1, help="Tokens of a sequence.")] = 256,
+    vocab: Annotated[
+        int, typer.Option("--vocab", metavar="N", help="Vocabulary size of a bpe.")
+    ] = 4096,
+    length: Annotated[
+        int, typer.Option("--length", metavar="N", min=1, help="Tokens of a sequence.")
+    ] = 256,
     batch_tokens: Annotated[
-        int, typer.Option("--batch-tokens", min=1, help="Tokens of a step, over all processes.")
+        int,
+        typer.Option(
+            "--batch-tokens", metavar="N", min=1, help="Tokens of a step, over all processes."
+        ),
     ] = 4096,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Number of steps; default: 400.", show_default=False),
+        typer.Option(
+            "--steps", metavar="N", min=1, help="Number of steps; default: 400.", show_default=False
+        ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Passes over the text, instead of steps.")
+        int | None,
+        typer.Option(
+            "--epochs", metavar="N", min=1, help="Passes over the text, instead of steps."
+        ),
     ] = None,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 2e-3,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda, …")] = "auto",
+    lr: Annotated[float, typer.Option("--lr", metavar="RATE", help="Learning rate.")] = 2e-3,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu, cuda, …")
+    ] = "auto",
     tensorboard: Annotated[
         Path | None,
         typer.Option("--tensorboard", metavar="FOLDER", help="Folder for TensorBoard's files."),
@@ -124,22 +146,30 @@ def train(
 @app.command("generate")
 def generate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")],
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to continue; - reads stdin.")],
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="Text to continue; - reads stdin.")
+    ],
     tokens: Annotated[
-        int, typer.Option("--tokens", min=1, help="Maximum number of tokens.")
+        int, typer.Option("--tokens", metavar="N", min=1, help="Maximum number of tokens.")
     ] = 1000,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="0 takes the most likely token.")
+        float, typer.Option("--temperature", metavar="VALUE", help="0 takes the most likely token.")
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Sample from the K most likely tokens.")
+        int | None,
+        typer.Option("--top-k", metavar="N", help="Sample from the K most likely tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option("--top-p", help="Sample from the tokens with total probability P."),
+        typer.Option(
+            "--top-p",
+            metavar="PROBABILITY",
+            help="Sample from the tokens with total probability P.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Random seed; by default a new one.")
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Random seed; by default a new one."),
     ] = None,
     endless: Annotated[
         bool, typer.Option("--endless", help="Ignore the end of a text before --tokens.")
