@@ -6,7 +6,7 @@ mechanism that mixes tokens can be cheaper. Every mechanism first runs once in a
 for its peak memory and because it may fail; those that are fast enough are then timed in turn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -19,15 +19,14 @@ from eattn.nn import ElementwiseAttention, TransformerConfig, check_mixer
 from eattn.nn.block import TransformerBlock
 from eattn.ops import Taylor, reference
 from paper.harness import peak
-from paper.harness.bert import DIM, OURS, better_mixers, rows_of
+from paper.harness.bert import DIM, OURS, better_mixers
 from paper.harness.chart import LOOKS, Chart, bars
 from paper.harness.measure import Candidate, Times, Work, inputs, interleave
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "A block of BERT-base"
-PAPER: dict[str, Any] = {}
 SUM = "q+k+v"
 OTHERS = ("sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
 OFTEN = (SUM, OURS, "sa")  # timed three times as often, because the targets compare them
@@ -180,15 +179,10 @@ def times(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
 # ---- targets, table and chart --------------------------------------------------------------------
 
 
-def _ratio(slow: str, fast: str, length: int) -> Callable[[Rows], float]:
+def _ratio(slow: str, fast: str, length: int) -> Any:
     """Return a function of rows: the time of one mechanism over that of another."""
-
-    def value(rows: Rows) -> float:
-        at = {"what": "step", "causal": False, "shape": (1, length, DIM)}
-        first, second = (find_row(rows, mixer=name, **at)["p50"] for name in (slow, fast))
-        return float(first / second)
-
-    return value
+    at = {"what": "step", "causal": False, "shape": (1, length, DIM)}
+    return ratio(at | {"mixer": slow}, at | {"mixer": fast})
 
 
 TARGETS = (
@@ -208,9 +202,7 @@ TARGETS = (
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield a table of all mechanisms for each length."""
-    every = rows_of(rows, "step")
-    for length in sorted({row["L"] for row in every}):
-        steps = [row for row in every if row["L"] == length]
+    for length, steps in sorted(group(rows_of(rows, "step"), "L").items()):
         notes = [f"`{label(row)}`: {row['reason']}." for row in steps if "reason" in row]
         if any(row.get("runs") == 1 for row in steps):
             notes.insert(0, "A star marks a single run in a process of its own.")
@@ -235,11 +227,9 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     steps = [row for row in rows_of(rows, "step") if "p50" in row]
     looks = LOOKS | {f"{name}, causal": look for name, look in LOOKS.items()}
     panels = []
-    for letter, length in zip("abcdef", sorted({row["L"] for row in steps}), strict=False):
-        found = sorted((row for row in steps if row["L"] == length), key=lambda row: row["p50"])
-        points = [
-            {"series": label(row), "y": row["p50"], "text": f"{row['p50']:.2g} s"} for row in found
-        ]
+    for letter, (length, found) in zip("abcdef", sorted(group(steps, "L").items()), strict=False):
+        points = [{"series": label(r), "y": r["p50"], "text": f"{r['p50']:.2g} s"} for r in found]
+        points.sort(key=lambda point: float(point["y"]))
         title = f"({letter}) A training step, L = {length:,}"
         panels.append(bars(title, points, x="seconds, logarithmic axis", log=True, looks=looks))
     return Chart(panels) if panels else None

@@ -21,9 +21,8 @@ from eattn.ops import reference
 from paper.harness import chart
 from paper.harness.chart import DASHED, GREEN, GREY, PURPLE, Chart, Look, Panel, dots, lines
 from paper.harness.measure import significant
-from paper.harness.runlog import Row, RunLog, find_row
+from paper.harness.runlog import Row, RunLog, find_row, rows_of
 from paper.harness.table import Table, percent
-from paper.harness.target import Target
 
 TITLE = "Figure 1: from q and k to y"
 PAPER: dict[str, Any] = {
@@ -34,7 +33,6 @@ PAPER: dict[str, Any] = {
         " linear attention lacks it.",
     )
 }
-TARGETS: tuple[Target, ...] = ()
 
 L, D = 32, 64
 SMOOTH = 1.5  # tokens; neighbours are alike, as in a real sequence, and the maps can be read
@@ -196,7 +194,7 @@ def misplaced(weights: Tensor, exact: Tensor) -> Tensor:
 def entropies(rows: Sequence[Row]) -> dict[tuple[float, str], float]:
     """Return the mean entropy by (sigma, mechanism), for the newest seed."""
     seed = newest(rows)["seed"]
-    found = [row for row in rows if row["what"] == "entropy" and row["seed"] == seed]
+    found = [row for row in rows_of(rows, "entropy") if row["seed"] == seed]
     found.sort(key=lambda row: float(row["sigma"]))
     return {(row["sigma"], row["who"]): row["entropy"] for row in found}
 
@@ -231,15 +229,15 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
         if who in ("SA", "LA") and value < found[sigma, "EA"]:
             both = f"entropy {value:.2f}, against {found[sigma, 'EA']:.2f}"
             yield f"At σ = {sigma:g} {who} is spikier than EA: {both}."
-    for row in rows:
-        if row["what"] == "weights" and row["misplaced_all"] > 0.1:
+    for row in rows_of(rows, "weights"):
+        if row["misplaced_all"] > 0.1:
             where, share = f"At σ = {row['sigma']:g}", percent(row["misplaced_all"])
             yield f"{where} {row['who']} puts {share} of the weight on other keys than EA does."
 
 
 def newest(rows: Sequence[Row]) -> Row:
     """Return the last inputs: the figure shows one sequence."""
-    return [row for row in rows if row["what"] == "inputs"][-1]
+    return rows_of(rows, "inputs")[-1]
 
 
 def draw(rows: Sequence[Row]) -> Chart:
@@ -263,8 +261,8 @@ def draw(rows: Sequence[Row]) -> Chart:
     points = [
         {"series": row["who"], "x": f"σ = {row['sigma']:g}", "y": row["entropy"]}
         | {"low": row["p20"], "high": row["p80"]}
-        for row in rows
-        if row["what"] == "entropy" and row["seed"] == given["seed"]
+        for row in rows_of(rows, "entropy")
+        if row["seed"] == given["seed"]
     ]
     title = "(g) Entropy of the weights, p20 to p80"
     return Chart([*panels, dots(title, points, y="entropy, 1 = uniform", looks=LOOKS)])

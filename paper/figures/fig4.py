@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from eattn.nn import check_mixer
 from paper.harness import bert, peak
-from paper.harness.bert import OURS, better_mixers, mixer_points, rows_of
+from paper.harness.bert import OURS, better_mixers, mixer_points
 from paper.harness.chart import BLACK, DOTTED, GREY, LOOKS, Chart, Look, lines
 from paper.harness.measure import Candidate, Times, Work, exponent, inputs, interleave
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table, grid, number, size
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "Figure 4: the cost of training"
 PAPER: dict[str, Any] = {
@@ -44,6 +44,7 @@ WARM = 64  # tokens of the untimed first step
 GRAIN = 32  # every L that is tried is a multiple of it
 GAP = 0.05  # an L that fits and one that does not are at most this share apart
 ATTEMPTS = 12  # at most, in the search for the longest L
+DROPOUT = 0.0  # BERT has 0.1; its masks cost the same with every mixer
 CLOSE = 0.99  # share of the predicted L that is tried first
 
 
@@ -57,7 +58,6 @@ class Plan:
     budget: float = 8.0  # GiB for weights, gradients and the step
     dim: int = bert.DIM
     depth: int = bert.DEPTH
-    dropout: float = 0.0  # BERT has 0.1; its masks cost the same with every mixer
     device: str = "cpu"
     patience: float = 240.0  # seconds; a slower step is not timed again
     timed: int = 8192  # tokens; a longer step is not timed again
@@ -76,7 +76,7 @@ class Plan:
 
     def keys(self) -> tuple[list[Row], list[Row]]:
         """Return the keys of the memory of a step at batch 1, and of the longest L."""
-        model = bert.model_key(self.dim, self.depth, self.device) | {"dropout": self.dropout}
+        model = bert.model_key(self.dim, self.depth, self.device) | {"dropout": DROPOUT}
         memory: list[Row] = [
             {"what": "memory", "mixer": name, "batch": 1, "L": L} | model
             for L in self.lengths
@@ -134,15 +134,13 @@ def _time(key: Key) -> Key:
 # ---- one step ------------------------------------------------------------------------------------
 
 
-def step(
-    name: str, *, batch: int, length: int, dim: int, depth: int, dropout: float, device: str
-) -> Work:
+def step(name: str, *, batch: int, length: int, dim: int, depth: int, device: str) -> Work:
     """Return a training step on random sequences [batch, length, dim].
 
     Gradients exist before the step and are cleared in place: with the weights they are the model,
     and a step adds activations and temporary tensors.
     """
-    model = bert.make_model(name, dim=dim, depth=depth, max_len=length, dropout=dropout)
+    model = bert.make_model(name, dim=dim, depth=depth, max_len=length, dropout=DROPOUT)
     model.to(device).train()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -169,7 +167,7 @@ def _train(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 
 def options(plan: Plan, key: Key) -> dict[str, Any]:
     """Return the arguments of `step` for a key."""
-    same = {name: getattr(plan, name) for name in ("dim", "depth", "dropout", "device")}
+    same = {"dim": plan.dim, "depth": plan.depth, "device": plan.device}
     return same | {"name": key["mixer"], "batch": key["batch"], "length": key["L"]}
 
 
@@ -322,17 +320,11 @@ def growth(rows: Rows, mixer: str) -> float:
     return exponent([row["L"] for row in found], [row["peak_bytes"] for row in found])
 
 
-def _ratio(
-    what: str, field: str, above: tuple[str, int], below: tuple[str, int]
-) -> Callable[[Rows], float]:
+def _ratio(what: str, field: str, above: tuple[str, int], below: tuple[str, int]) -> Any:
     """Return a function of rows: a field at one mixer and L over the same field at another."""
-
-    def value(rows: Rows) -> float:
-        points = (find_row(rows, what=what, batch=1, mixer=m, L=L) for m, L in (above, below))
-        first, second = (row[field] for row in points)  # KeyError, a LookupError: it did not run
-        return float(first / second)
-
-    return value
+    at = {"what": what, "batch": 1}
+    first, second = (at | {"mixer": mixer, "L": L} for mixer, L in (above, below))
+    return ratio(first, second, field)
 
 
 _memory = partial(_ratio, "memory", "peak_bytes")
@@ -393,7 +385,7 @@ def _longest(row: Row) -> str:
 
 def _memory_notes(rows: Rows) -> Iterator[str]:
     memory, fits = rows_of(rows, "memory"), []
-    for mixer in dict.fromkeys(row["mixer"] for row in memory):
+    for mixer in group(memory, "mixer"):
         with suppress(LookupError):
             fits.append(f"{mixer} {growth(rows, mixer):.2f}")
     if fits:

@@ -23,12 +23,12 @@ from eattn.nn.decoding_state import KVCache
 from eattn.nn.qk_range import SPREAD
 from eattn.ops import accumulate
 from paper.harness import bert, peak
-from paper.harness.bert import OURS, better_mixers, make_model, mixer_points, rows_of
+from paper.harness.bert import OURS, better_mixers, make_model, mixer_points
 from paper.harness.chart import Chart, Panel, lines
 from paper.harness.measure import Work, inputs, quantiles
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, find_row, group, rows_of
 from paper.harness.table import Table, grid, number, size
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "Figure 5: the cost of inference"
 PAPER: dict[str, Any] = {
@@ -322,8 +322,7 @@ def _growth(what: str, field: str, rows: Rows) -> float:
 def gap(rows: Rows, position: int) -> float:
     """Return the time per token of SA over that of EA-6, at batch 8."""
     at = {"what": "latency", "batch": 8, "position": position}
-    sa, ours = (find_row(rows, mixer=mixer, **at)["p50"] for mixer in ("sa", OURS))
-    return float(sa / ours)
+    return ratio(at | {"mixer": "sa"}, at | {"mixer": OURS})(rows)
 
 
 def _least_growth(rows: Rows) -> float:
@@ -393,10 +392,11 @@ def _cell(field: str, unit: float, row: Row) -> str:
 def _notes(rows: Rows, axis: str) -> Iterator[str]:
     """Yield the time of a whole sequence of tokens, and what could not be measured."""
     for batch in sorted({row["batch"] for row in rows}) if axis == "position" else ():
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for row in sorted(rows, key=lambda row: int(row["position"])):
-            if row["batch"] == batch and "p50" in row:
-                curves.setdefault(row["mixer"], []).append((row["position"], row["p50"]))
+        timed = group((r for r in rows if r["batch"] == batch and "p50" in r), "mixer")
+        curves = {
+            mixer: sorted((row["position"], row["p50"]) for row in own)
+            for mixer, own in timed.items()
+        }
         if curves and min(map(len, curves.values())) > 1:
             end = min(curve[-1][0] for curve in curves.values())
             spent = (f"{mixer} {_clock(total(curve, end))}" for mixer, curve in curves.items())
@@ -434,7 +434,8 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     ):
         for batch in batches:
             found = [row for row in rows_of(rows, what) if row["batch"] == batch]
-            points = _totals(found) if what == "memory" else _times(found)
+            times = mixer_points(found, "position", "p50", unit=1e-3)
+            points = _totals(found) if what == "memory" else times
             name = f"{title}, batch {batch}"
             if points:
                 panels.append(lines(name, points, x="position", y=y, log="xy", columns=columns))
@@ -453,13 +454,6 @@ def _totals(rows: Rows) -> list[Row]:
     """Return the points of the weights and everything above them, in GiB."""
     total = [r | {"total": r["model_bytes"] + r["peak_bytes"]} for r in rows if "peak_bytes" in r]
     return mixer_points(total, "position", "total", unit=GIB)
-
-
-def _times(rows: Rows) -> list[Row]:
-    """Return the points of the median time per token in ms, with p20 and p80."""
-    p20, p50, p80 = (mixer_points(rows, "position", p, unit=1e-3) for p in ("p20", "p50", "p80"))
-    every = zip(p20, p50, p80, strict=True)
-    return [median | {"low": low["y"], "high": high["y"]} for low, median, high in every]
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

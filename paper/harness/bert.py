@@ -12,7 +12,7 @@ import torch
 
 from eattn.nn import TransformerConfig, TransformerEncoder
 from paper.harness.runlog import Row
-from paper.harness.target import Rows, better
+from paper.harness.target import better
 
 BASE = TransformerConfig.bert_base()
 DIM, DEPTH, DROPOUT = BASE.dim, BASE.depth, BASE.dropout
@@ -65,15 +65,16 @@ def conditions(dim: int, depth: int, model_bytes: int) -> dict[str, Any]:
 
 
 def mixer_points(rows: Iterable[Row], x: str, y: str, *, unit: float = 1.0) -> list[Row]:
-    """Return the points of a chart with a series per mixer, from the rows that have the field y."""
-    found = [row for row in rows if y in row]
-    found.sort(key=lambda row: float(row[x]))
-    return [{"series": row["mixer"], "x": row[x], "y": row[y] / unit} for row in found]
+    """Return the points of a chart with a series per mixer, from the rows that have the field y.
 
-
-def rows_of(rows: Rows, what: str) -> list[Row]:
-    """Return the rows of one kind."""
-    return [row for row in rows if row["what"] == what]
+    Median times have a band from p20 to p80.
+    """
+    points = []
+    for row in sorted((row for row in rows if y in row), key=lambda row: float(row[x])):
+        point = {"series": row["mixer"], "x": row[x], "y": row[y] / unit}
+        band = {"low": row["p20"] / unit, "high": row["p80"] / unit} if y == "p50" else {}
+        points.append(point | band)
+    return points
 
 
 def better_mixers(

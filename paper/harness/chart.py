@@ -20,6 +20,7 @@ import vl_convert
 # properties of page.css, with other values in dark mode.
 BLACK, GREY, VERMILLION, BLUE = "#000000", "#777777", "#D55E00", "#0072B2"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
+PALETTE = (VERMILLION, BLUE, GREEN, PURPLE, SKY, BLACK)
 INK, SOFT, RULE, CARD = "#1c2024", "#586069", "#e3e0da", "#ffffff"
 COLOURS = "BLACK GREY VERMILLION BLUE GREEN PURPLE SKY INK SOFT RULE CARD"
 PROPERTIES = {globals()[name]: f"var(--{name.lower()})" for name in COLOURS.split()}
@@ -227,11 +228,6 @@ def bars(
     text = chart.mark_text(align="left", dx=5).encode(text="text:N", color=alt.value(INK))
     height = 28 * len(points) + 30
     return Panel(title, alt.layer(bar, text), looks, columns, height, legend=False)
-
-
-def paper_look(look: Look) -> Look:
-    """Return the look of the paper's number next to ours."""
-    return look._replace(shape="diamond", hollow=True)
 
 
 def present(points: Iterable[Point], looks: Looks) -> dict[str, Look]:

@@ -84,11 +84,6 @@ def _reason(code: int, stderr: str) -> str:
     return f"died (exit {code}): {last}"
 
 
-def peak_extra_bytes(target: str, **kwargs: Any) -> int:
-    """Return the bytes that calling `module:function(**kwargs)()` adds to the high-water mark."""
-    return cost(target, **kwargs).peak_bytes
-
-
 def high_water_mark() -> int:
     """Return the most memory this process has had resident so far, in bytes."""
     if STATUS.exists():

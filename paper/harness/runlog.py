@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper.harness.measure import now, provenance
+from paper.harness.measure import Row, now, provenance
 
-Row = dict[str, Any]
 Key = Mapping[str, Any]
 Report = Callable[[int, int, str], None]
 
@@ -83,6 +82,24 @@ class RunLog:
             self.add(key, *([made] if isinstance(made, dict) else made))
         return self.find(key)
 
+    def measure_all(
+        self,
+        work: Iterable[tuple[Key, Callable[[], Row | Iterable[Row]]]],
+        check: tuple[Key, Callable[[], Row]] | None = None,
+    ) -> Iterator[Row]:
+        """Yield the rows of all keys, and measure those that are missing.
+
+        If any are missing, `check` (a key and its work) runs first; it raises on wrong numbers.
+        """
+        work = list(work)
+        self.expect(key for key, _ in work)
+        if check is not None:
+            if not all(self.has(key) for key, _ in work):
+                self.add(check[0], check[1]())
+            yield from self.find(check[0])
+        for key, measure in work:
+            yield from self.measure(key, measure)
+
     def measure_together(
         self, keys: Iterable[Key], work: Callable[[list[Key]], Iterable[Row]]
     ) -> list[Row]:
@@ -140,6 +157,20 @@ def find_row(rows: Iterable[Row], **fields: object) -> Row:
         if matches(row, fields):
             return row
     raise LookupError(f"no row with {fields}")
+
+
+def rows_of(rows: Iterable[Row], what: str) -> list[Row]:
+    """Return the rows of one kind."""
+    return [row for row in rows if row["what"] == what]
+
+
+def group(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
+    """Group rows by the value of a field, or by the values of several fields."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[field] for field in fields)
+        found.setdefault(key if len(fields) > 1 else key[0], []).append(row)
+    return found
 
 
 def matches(row: Row, key: Key) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from paper.harness.runlog import Row
+from paper.harness.runlog import Row, find_row
 
 Rows = Sequence[Row]
 EQUAL = 0.02  # costs within this share of each other are equal
@@ -101,6 +101,14 @@ def judge(targets: Iterable[Target], rows: Rows, *, quick: bool = False) -> list
         except LookupError:  # the plan left it out, or the machine has too few cores
             continue
     return verdicts
+
+
+def ratio(above: Row, below: Row, field: str = "p50") -> Callable[[Rows], float]:
+    """Return a function that divides a field of one row by the same field of another.
+
+    `above` and `below` are fields that identify the two rows.
+    """
+    return lambda rows: float(find_row(rows, **above)[field] / find_row(rows, **below)[field])
 
 
 def better(cost: float, ours: float) -> bool:

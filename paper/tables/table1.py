@@ -22,7 +22,7 @@ from eattn.ops import baselines, ea, ea_series
 from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.measure import Candidate, Times, Work, exponent, inputs, interleave, time_once
 from paper.harness.peak import trial
-from paper.harness.runlog import Key, Row, RunLog
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target, better
 
@@ -166,10 +166,7 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Measure training along every curve, then decoding."""
     for mixer in plan.mixers:
         check_mixer(mixer)
-    work = list(plan.work())
-    log.expect(key for key, _ in work)
-    for key, measure in work:
-        yield from log.measure(key, partial(measure, log))
+    return log.measure_all((key, partial(measure, log)) for key, measure in plan.work())
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -380,8 +377,8 @@ def differences(rows: Rows) -> Iterator[str]:
                 found.append(line + (f", because {reason}" if reason else ""))
         if found:
             yield f"{mixer}: {'; '.join(found)}."
-    for row in rows:
-        if row["what"] == "memory" and "reason" in row:
+    for row in rows_of(rows, "memory"):
+        if "reason" in row:
             yield f"{row['mixer']}, L = {row['L']}, D = {row['D']}: {row['reason']}."
 
 
@@ -395,16 +392,12 @@ def draw(rows: Sequence[Row]) -> Chart | None:
         ("state bytes", "(d) Decoding, size of the state", "KiB", 2**10),
     ):
         what, field = COSTS[cost]
-        points = [
-            {"series": row["mixer"], "x": row["x"], "y": row[field] / unit}
-            for name in LOOKS
-            for row in rows
-            if (row["what"], row["mixer"]) == (what, name)
-            and row["axis"] in ("L", "position")
-            and row.get(field, 0) > 0
-        ]
+        axis = "position" if what == "decoding" else "L"
+        found = [r for r in rows_of(rows, what) if r["axis"] == axis and r.get(field, 0) > 0]
+        found.sort(key=lambda row: list(LOOKS).index(row["mixer"]))
+        points = [{"series": r["mixer"], "x": r["x"], "y": r[field] / unit} for r in found]
         if points:
-            x = "L, tokens" if what != "decoding" else "position, tokens before"
+            x = "L, tokens" if axis == "L" else "position, tokens before"
             panels.append(lines(title, points, x=x, y=label, log="xy"))
     return Chart(panels) if panels else None
 
@@ -412,10 +405,8 @@ def draw(rows: Sequence[Row]) -> Chart | None:
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield who is faster than EA-6 at the largest size that both were measured at."""
     for what, axis, verb in (("time", "L", "trains"), ("decoding", "position", "decodes")):
-        curves: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if (row["what"], row["axis"]) == (what, axis):
-                curves.setdefault(row["mixer"], {})[row["x"]] = row["p50"]
+        found = group((r for r in rows_of(rows, what) if r["axis"] == axis), "mixer")
+        curves = {mixer: {r["x"]: r["p50"] for r in own} for mixer, own in found.items()}
         ours = curves.get("ea-6", {})
         for mixer, points in curves.items():
             x = max(points.keys() & ours.keys(), default=None)

@@ -126,7 +126,7 @@ def test_pointer_shows_the_value_of_a_point(window, report):
     window.move(x + 0.5, y)
     window.send("Runtime.evaluate", expression=READY, awaitPromise=True)
     shown = window.run("document.querySelector('#vg-tooltip-element').textContent")
-    mean = table3.means(experiment.result("table3").rows)["JapaneseVowels", "tslib", "ea-2"]
+    mean = table3.accuracies(experiment.result("table3").rows)["JapaneseVowels", "tslib", "ea-2"]
     assert "ea-2" in shown and "JAP" in shown
     assert f"{mean.value:.4g}" in shown
 
