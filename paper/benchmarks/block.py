@@ -21,7 +21,7 @@ from eattn.ops import Taylor, reference
 from paper.harness import peak
 from paper.harness.bert import DIM, OURS, better_mixers
 from paper.harness.chart import LOOKS, Chart, bars
-from paper.harness.measure import Candidate, Times, Work, inputs, interleave
+from paper.harness.measure import Candidate, Times, Work, inputs, interleave, relative_error
 from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target, ratio
@@ -133,7 +133,7 @@ def check() -> Row:
     layer = layer.double()
     q, k, v = layer.in_proj(x.double()).chunk(3, -1)
     expected = layer.out_proj(reference.ea_series(q, k, v, order=6))
-    error = float((y - expected).abs().max() / expected.abs().max())
+    error = relative_error(y, expected)
     if not error < reference.condition(Taylor(6)) * torch.finfo(torch.float32).eps:
         raise RuntimeError(f"the layer is wrong by {error:.1e}, so nothing was timed")
     return {"error": error}

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from eattn.ops import State, Taylor, backends, ea_series, ea_series_step, reference
 from eattn.ops.triton import DEVICE
-from paper.harness.measure import Candidate, Shape, Work, inputs, timed_rows, value_and_gradients
+from paper.harness.measure import (
+    Candidate,
+    Shape,
+    Work,
+    inputs,
+    relative_error,
+    timed_rows,
+    value_and_gradients,
+)
 from paper.harness.runlog import Key, Row, RunLog, find_row
 from paper.harness.table import Table, seconds
 
@@ -81,8 +89,7 @@ def check() -> Row:
 def _relative(want: Tensor, got: Tensor, dtype: torch.dtype) -> float:
     """Return the largest error, in units of what rounding explains."""
     sums = 20 * reference.condition(EA) * torch.finfo(torch.float32).eps
-    error = float((want - got).abs().max() / want.abs().max())
-    return error / max(sums, 2 * torch.finfo(dtype).eps)
+    return relative_error(got, want) / max(sums, 2 * torch.finfo(dtype).eps)
 
 
 # ---- times ---------------------------------------------------------------------------------------

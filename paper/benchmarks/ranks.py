@@ -23,7 +23,7 @@ from torch import Tensor
 
 from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
-from paper.harness.measure import Candidate, interleave, time_once
+from paper.harness.measure import Candidate, interleave, relative_error, time_once
 from paper.harness.peak import DiedError
 from paper.harness.runlog import Key, Row, RunLog, rows_of
 from paper.harness.table import Table, seconds
@@ -124,7 +124,7 @@ def check(dim: int) -> Row:
     mine = train(block, x[:, own], gy[:, own], shard)
     found = [p.grad for p in block.parameters() if p.grad is not None]
     pairs = [(mine, y[:, own]), *zip(found, expected, strict=True)]
-    worst = torch.stack([(a - b).abs().max() / b.abs().max() for a, b in pairs]).max()
+    worst = torch.tensor(max(relative_error(*pair) for pair in pairs))
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     return {"error": float(worst)}
 

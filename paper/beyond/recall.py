@@ -85,36 +85,12 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
 def recall(
     samples: int, *, pairs: int, vocab: int, rng: np.random.Generator, length: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw samples of the task.
+    """Draw samples of the task: tokens [samples, length], and labels of the same shape.
 
-    Keys come from the lower half of the vocabulary and values from the upper half; no key occurs
-    twice in a sample. After the pairs each key comes once more, early rather than late, between
-    random tokens.
-
-    Parameters
-    ----------
-    samples : int
-        Number of samples.
-    pairs : int
-        Pairs of key and value in each sample.
-    vocab : int
-        Tokens are 0 to vocab - 1; at least 2 pairs + 2.
-    rng : numpy.random.Generator
-        Source of randomness.
-    length : int, optional
-        Tokens of a sample; even, at least 4 pairs, which is the default.
-
-    Returns
-    -------
-    tokens : Tensor, shape (samples, length)
-    labels : Tensor, shape (samples, length)
-        Value to predict after each token, or NO_LABEL.
-
-    Examples
-    --------
-    >>> tokens, labels = recall(2, pairs=4, vocab=32, rng=np.random.default_rng(0))
-    >>> tokens.shape, int((labels != NO_LABEL).sum())
-    (torch.Size([2, 16]), 8)
+    A label is the value to predict after a token, or NO_LABEL. Keys come from the lower half of the
+    vocabulary and values from the upper half; no key occurs twice in a sample. After the pairs each
+    key comes once more, early rather than late, between random tokens. The length is even and at
+    least 4 pairs, which is the default.
     """
     length = 4 * pairs if length is None else length
     if pairs < 1:

@@ -49,16 +49,13 @@ CLOSE = 0.99  # share of the predicted L that is tried first
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure. Only 768 channels and 12 blocks are BERT-base."""
+class Plan(bert.ModelPlan):
+    """What to measure."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa", "sa-math")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)
     batches: tuple[int, ...] = (1, 4, 16)
     budget: float = 8.0  # GiB for weights, gradients and the step
-    dim: int = bert.DIM
-    depth: int = bert.DEPTH
-    device: str = "cpu"
     patience: float = 240.0  # seconds; a slower step is not timed again
     timed: int = 8192  # tokens; a longer step is not timed again
     seconds: float = 20.0  # of the interleaved steps of a length
@@ -67,16 +64,14 @@ class Plan:
 
     def model_bytes(self, mixer: str) -> int:
         """Return the bytes of weights and gradients."""
-        return 2 * bert.weight_bytes(mixer, dim=self.dim, depth=self.depth)
+        return 2 * super().model_bytes(mixer)
 
     def conditions(self, mixer: str) -> Row:
-        """Return the fields of a row that are the same for all steps of a mixer."""
-        same = bert.conditions(self.dim, self.depth, self.model_bytes(mixer))
-        return same | {"optimizer": False}
+        return super().conditions(mixer) | {"optimizer": False}
 
     def keys(self) -> tuple[list[Row], list[Row]]:
         """Return the keys of the memory of a step at batch 1, and of the longest L."""
-        model = bert.model_key(self.dim, self.depth, self.device) | {"dropout": DROPOUT}
+        model = self.key | {"dropout": DROPOUT}
         memory: list[Row] = [
             {"what": "memory", "mixer": name, "batch": 1, "L": L} | model
             for L in self.lengths
@@ -167,8 +162,8 @@ def _train(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 
 def options(plan: Plan, key: Key) -> dict[str, Any]:
     """Return the arguments of `step` for a key."""
-    same = {"dim": plan.dim, "depth": plan.depth, "device": plan.device}
-    return same | {"name": key["mixer"], "batch": key["batch"], "length": key["L"]}
+    shape = {"name": key["mixer"], "batch": key["batch"], "length": key["L"]}
+    return shape | plan.size | {"device": plan.device}
 
 
 def trial(plan: Plan, key: Key, most: int | None = None) -> Row:

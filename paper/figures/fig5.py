@@ -50,8 +50,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure. Only 768 channels and 12 blocks are BERT-base."""
+class Plan(bert.ModelPlan):
+    """What to measure."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa")
     batches: tuple[int, ...] = (1, 4, 8)
@@ -60,23 +60,12 @@ class Plan:
     chunk: int = 1024  # tokens of a prompt that are read at once
     tokens: int = 96  # timed at every position, at least
     burst: int = 8  # tokens in a row
-    dim: int = bert.DIM
-    depth: int = bert.DEPTH
-    device: str = "cpu"
     limit: float = 600.0  # seconds after which a process is stopped
-
-    @property
-    def model(self) -> dict[str, Any]:
-        return bert.model_key(self.dim, self.depth, self.device)
-
-    def conditions(self, mixer: str) -> Row:
-        weights = bert.weight_bytes(mixer, dim=self.dim, depth=self.depth)
-        return bert.conditions(self.dim, self.depth, weights)
 
     def points(self, batch: int) -> list[Row]:
         """Return the keys of the memory at every position, for one batch size."""
         return [
-            {"what": "memory", "mixer": name, "batch": batch, "position": position} | self.model
+            {"what": "memory", "mixer": name, "batch": batch, "position": position} | self.key
             for position in self.positions
             for name in self.mixers
             if LONGEST.get(name, inf) >= position
@@ -84,7 +73,7 @@ class Plan:
 
     def reads(self) -> list[Row]:
         """Return the keys of the prompts."""
-        same = {"batch": 1, "chunk": self.chunk} | self.model
+        same = {"batch": 1, "chunk": self.chunk} | self.key
         lengths = [(length, name) for length in self.prompts for name in self.mixers]
         return [{"what": "prefill", "mixer": name, "L": L} | same for L, name in lengths]
 

@@ -130,29 +130,14 @@ def run(
     out: Path = RESULTS,
     fresh: bool = False,
     changes: Mapping[str, str] | None = None,
-    plan: Any = None,
 ) -> Result:
-    """Measure the rows of a plan that the run log does not have.
+    """Measure the rows of a plan that the run log in `out` does not have, or all if `fresh`.
 
-    Parameters
-    ----------
-    name : str
-        Name of the experiment.
-    console : Console
-        Shows the progress bar.
-    quick : bool
-        Run the quick plan and write NAME-quick.jsonl.
-    out : Path
-        Folder of the run log.
-    fresh : bool
-        Measure again.
-    changes : mapping of str to str, optional
-        Fields of the plan and their values as text, with commas between those of a tuple.
-    plan : optional
-        Replaces the experiment's own plan.
+    A quick run has a plan and a run log of its own, NAME-quick.jsonl. `changes` are fields of the
+    plan and their values as text, with commas between those of a tuple.
     """
     module = load(name)
-    plan = change(plan or module.plan(quick), changes or {})
+    plan = change(module.plan(quick), changes or {})
     with _progress(console) as report:
         log = RunLog(path_of(name, out, quick=quick), name, fresh=fresh, report=report)
         for _ in module.rows(plan, log):

@@ -37,6 +37,11 @@ def value_and_gradients(
     return y.detach(), *torch.autograd.grad(y, qkv, gy)
 
 
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest value expected."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Something to time. The result of `run` is freed after the clock has stopped."""

@@ -67,14 +67,9 @@ class RunLog:
     def measure(self, key: Key, work: Callable[[], Row | Iterable[Row]]) -> list[Row]:
         """Return the rows of a key, and measure them first if there are none.
 
-        Parameters
-        ----------
-        key : mapping
-            Fields that identify the rows. A field that is None must be missing in the row. No key
-            may be a part of another one of the same experiment.
-        work : callable
-            Returns one row, or several rows that were measured together. They are stored as one
-            group: after an interruption either all of them exist or none.
+        The key has the fields that identify the rows; one that is None must be missing in them. No
+        key may be a part of another one of the same experiment. Rows that `work` returns together
+        are stored as one group: after an interruption either all of them exist or none.
         """
         if not self.has(key):
             self._report(self._done, self._total, label(key))

@@ -4,11 +4,22 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from torch import nn
+
+from eattn.train import History
 from paper.harness.chart import GREY, LOOKS, PURPLE, Look, Panel, Point, dots
 from paper.harness.runlog import Row, group
 
 OTHERS = {"lightgbm": Look(PURPLE), "persistence": Look(GREY)}
 PAPERS = {f"{n}, paper": k._replace(shape="diamond", hollow=True) for n, k in LOOKS.items()}
+
+
+def trained_row(model: nn.Module, history: History) -> Row:
+    """Return the fields of a training run: its best epoch, parameters and seconds."""
+    assert history.best is not None
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    fields = {"epoch": history.best.epoch, "parameters": parameters}
+    return fields | {"seconds": history.seconds}
 
 
 class Mean(NamedTuple):

@@ -25,7 +25,7 @@ from eattn.train import Task, TensorCases, TrainConfig, isolated, train
 from paper.harness.chart import Chart
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, group
-from paper.harness.scores import Mean, means, panel, seeds_note
+from paper.harness.scores import Mean, means, panel, seeds_note, trained_row
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
@@ -48,6 +48,14 @@ PROTOCOLS = {
     "tslib": "epoch picked on TEST, as in the paper",
     "clean": "epoch picked on a fifth of TRAIN",
 }
+MODEL: dict[str, Any] = {"dim": 128, "depth": 3, "heads": 8, "ffn": 256, "dropout": 0.1}
+MODEL["pooling"] = "flatten"
+TRAINING: dict[str, Any] = {
+    "batch_size": 16,
+    "optimizer": "radam",
+    "weight_decay": 0.0,
+    "clip": 4.0,
+}
 VALIDATION = 0.2  # of TRAIN, for `clean`
 EVALUATED = 64  # samples per batch of the evaluation
 
@@ -62,20 +70,8 @@ class Setting:
     embed: str = "linear"
 
     def model(self, mixer: str, channels: int, classes: int, length: int) -> SequenceClassifier:
-        return SequenceClassifier(
-            channels,
-            classes,
-            mixer=mixer,
-            dim=128,
-            depth=3,
-            heads=8,
-            ffn=256,
-            dropout=0.1,
-            max_len=length,
-            pooling="flatten",
-            embed=self.embed,  # type: ignore[arg-type]
-            patch=self.patch,
-        )
+        own: dict[str, Any] = {"embed": self.embed, "patch": self.patch, "max_len": length}
+        return SequenceClassifier(channels, classes, mixer=mixer, **own, **MODEL)
 
 
 SETTINGS = {
@@ -147,36 +143,20 @@ def fit(key: Key) -> Fitted:
     with isolated(seed):
         length, channels = trained[0].shape[1:]
         model = setting.model(key["mixer"], channels, len(first.classes), length)
-    config = TrainConfig(
-        epochs=key["epochs"],
-        batch_size=16,
-        optimizer="radam",
-        lr=setting.lr,
-        weight_decay=0.0,
-        clip=4.0,
-        seed=seed,
-    )
-    task = Task(
-        TensorCases(*trained),
-        loss,
-        evaluate=lambda model: {"accuracy": accuracy(model, validation)},
-        metric="accuracy",
-        better="higher",
-    )
-    history = train(model, task, config)
-    assert history.best is not None
-    row = {
-        "accuracy": accuracy(model, test),
-        "epoch": history.best.epoch,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "seconds": history.seconds,
-    }
-    return Fitted(model, test, row)
+    config = TrainConfig(epochs=key["epochs"], lr=setting.lr, seed=seed, **TRAINING)
+    evaluate = partial(_validate, samples=validation)
+    task = Task(TensorCases(*trained), loss, evaluate, metric="accuracy", better="higher")
+    row = trained_row(model, train(model, task, config))
+    return Fitted(model, test, {"accuracy": accuracy(model, test)} | row)
 
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     x, key_mask, y = batch
     return F.cross_entropy(model(x, key_mask=key_mask), y)
+
+
+def _validate(model: nn.Module, *, samples: Sequence[Tensor]) -> dict[str, float]:
+    return {"accuracy": accuracy(model, samples)}
 
 
 def accuracy(model: nn.Module, samples: Sequence[Tensor]) -> float:

@@ -30,7 +30,7 @@ from eattn.train import Task, TensorCases, TrainConfig, isolated, train
 from paper.harness.chart import Chart
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, group
-from paper.harness.scores import Mean, means, panel, seeds_note
+from paper.harness.scores import Mean, means, panel, seeds_note, trained_row
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
@@ -55,6 +55,9 @@ BASELINES = ("persistence", "lightgbm")
 # Calendar fields that models and trees read. In the order of time, the day and the month do not
 # help: training covers one year, and the months of `val` are new. Random windows profit from them.
 FIELDS_READ = {"chronological": ("weekday", "hour", "minute"), "random": tuple(FIELDS)}
+MODEL: Any = dict(depth=2, heads=4, max_len=64, positions=True, residual=True, differences=True)
+TRAINING: Any = dict(batch_size=128, lr=4e-3, weight_decay=0.01, clip=1.0)
+TRAINING |= dict(schedule="cosine", warmup=0.1)
 TREES = 400
 EVALUATED = 4096  # windows per batch of the evaluation
 LEAST = 0.0005  # difference that three digits show
@@ -68,18 +71,7 @@ class Setting:
     epochs: int
 
     def model(self, mixer: str, split: str) -> Forecaster:
-        return Forecaster(
-            1,
-            mixer=mixer,
-            dim=self.dim,
-            depth=2,
-            heads=4,
-            calendar=FIELDS_READ[split],
-            positions=True,
-            residual=True,
-            differences=True,
-            max_len=64,
-        )
+        return Forecaster(1, mixer=mixer, dim=self.dim, calendar=FIELDS_READ[split], **MODEL)
 
 
 SETTINGS = {
@@ -228,16 +220,7 @@ def fit(key: Key) -> Fitted:
     data = Windows(key)
     with isolated(key["seed"]):
         model = SETTINGS[key["data"]].model(key["model"], key["split"])
-    config = TrainConfig(
-        epochs=key["epochs"],
-        batch_size=128,
-        lr=4e-3,
-        weight_decay=0.01,
-        schedule="cosine",
-        warmup=0.1,
-        clip=1.0,
-        seed=key["seed"],
-    )
+    config = TrainConfig(epochs=key["epochs"], seed=key["seed"], **TRAINING)
     starts = data.starts["train"]
     task = Task(
         TensorCases(starts[: max(1, round(len(starts) * (key.get("share") or 1.0)))]),
@@ -247,14 +230,9 @@ def fit(key: Key) -> Fitted:
         better="lower",
     )
     history = train(model, task, config)
+    row = scores(errors_of(model, data, "test"), data) | trained_row(model, history)
     assert history.best is not None
-    row = scores(errors_of(model, data, "test"), data) | {
-        "val_mae": history.best.metrics["mae"],
-        "epoch": history.best.epoch,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "seconds": history.seconds,
-    }
-    return Fitted(model, data, row)
+    return Fitted(model, data, row | {"val_mae": history.best.metrics["mae"]})
 
 
 def loss(model: nn.Module, batch: tuple[Tensor], *, data: Windows) -> Tensor:
