@@ -80,9 +80,6 @@ def _timed(plan: Plan, key: Key) -> Row:
     return {**key, "what": "step", "shape": (1, key["L"], plan.dim)}
 
 
-# ---- one step ------------------------------------------------------------------------------------
-
-
 class Sum(ElementwiseAttention):
     """y = out(q + k + v): the projections of EA without attention."""
 
@@ -174,9 +171,6 @@ def times(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
             new["tokens_per_second"] = row["L"] / new["p50"]
         size = {"parameters": parameters(row["mixer"], row["L"], plan.dim)}
         yield new | size | {"dtype": "float32", "threads": torch.get_num_threads()}
-
-
-# ---- targets, table and chart --------------------------------------------------------------------
 
 
 def _ratio(slow: str, fast: str, length: int) -> Any:

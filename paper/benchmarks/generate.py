@@ -144,9 +144,6 @@ def text(plan: Plan, model: EAForCausalLM) -> Iterator[Row]:
         }
 
 
-# ---- targets, table and chart --------------------------------------------------------------------
-
-
 def by_mixer(rows: Rows) -> dict[str, list[Row]]:
     """Return the windows of each mixer's text, in order."""
     return group(rows_of(rows, "tokens"), "mixer")

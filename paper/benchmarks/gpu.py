@@ -92,9 +92,6 @@ def _relative(want: Tensor, got: Tensor, dtype: torch.dtype) -> float:
     return relative_error(got, want) / max(sums, 2 * torch.finfo(dtype).eps)
 
 
-# ---- times ---------------------------------------------------------------------------------------
-
-
 def shape_rows(plan: Plan, shape: Shape, dtype: str) -> Iterator[Row]:
     """Time forward, and forward with backward, of one shape."""
     q, k, v, gy = (x.to(DEVICE, getattr(torch, dtype)) for x in inputs(shape, 4))
@@ -131,9 +128,6 @@ def _timed(plan: Plan, works: dict[tuple[str, str], Work]) -> Iterator[Row]:
         candidate = Candidate(partial(repeat, work), calls=plan.calls, warmup=2)
         candidates.append(({"what": what, "who": who}, candidate))
     return timed_rows(candidates, rounds=plan.rounds)
-
-
-# ---- table ---------------------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

@@ -98,9 +98,6 @@ def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
         yield {"what": "call", "who": name, "shape": (1, 1, D)}, partial(call_rows, plan, name)
 
 
-# ---- measuring -----------------------------------------------------------------------------------
-
-
 def check(plan: Plan) -> Row:
     """Compare values and gradients with the quadratic form in float64; raise if they differ."""
     # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
@@ -255,9 +252,6 @@ def one_token(name: str, batch: int, dim: int, *, calls: int) -> Work:
     return repeat
 
 
-# ---- targets -------------------------------------------------------------------------------------
-
-
 def _main(what: str, who: str, **fields: object) -> Row:
     """Return the key of a row at the shape of the contract, not on a growth curve."""
     return {"what": what, "who": who, "shape": SHAPE, "grows": None} | fields
@@ -282,53 +276,35 @@ def _targets() -> Iterator[Target]:
     limit, ours = _main("forward", "limit"), _main("forward", "ours", causal=True, order=ORDER)
     trained, quadrature = (_main(both, who) for who in OURS)
     sdpa, code = _main(both, "sdpa"), _main(both, "paper")
-    contract: dict[str, Any] = {"unit": "×", "quick": True}
-    yield Target(
-        "forward / streaming limit",
-        ratio(ours, limit),
-        at_most=1.3,
-        highlight="the time of merely reading q, k, v and writing y",
-        **contract,
-    )
-    yield Target(
-        f"{both}: paper's code / ours",
-        ratio(code, trained),
-        at_least=110,
-        highlight="faster than the paper’s code, forward and backward of the operator",
-        **contract,
-    )
-    yield Target(
-        f"{both}: SDPA / ours",
-        ratio(sdpa, trained),
-        at_least=110,
-        highlight="faster than softmax attention (SDPA), forward and backward of the operator",
-        **contract,
-    )
-    two = _main("forward", "ours", causal=True, order=2)
-    yield Target("forward: EA-6 / EA-2", ratio(ours, two), at_most=1.2, **contract)
-    yield Target(
-        f"{both}: peak extra memory", _peak_in_tensors, at_most=5, unit=" [B,L,D]", quick=True
-    )
-    acausal = ours | {"causal": False}
-    yield Target(
-        "non-causal forward / streaming limit", ratio(acausal, limit), at_most=1.3, unit="×"
-    )
+    times = partial(Target, unit="×")
+    contract = partial(times, quick=True)
+    words = "the time of merely reading q, k, v and writing y"
+    value = ratio(ours, limit)
+    yield contract("forward / streaming limit", value, at_most=1.3, highlight=words)
+    words = "faster than the paper’s code, forward and backward of the operator"
+    value = ratio(code, trained)
+    yield contract(f"{both}: paper's code / ours", value, at_least=110, highlight=words)
+    words = "faster than softmax attention (SDPA), forward and backward of the operator"
+    yield contract(f"{both}: SDPA / ours", ratio(sdpa, trained), at_least=110, highlight=words)
+    yield contract("forward: EA-6 / EA-2", ratio(ours, ours | {"order": 2}), at_most=1.2)
+    name = f"{both}: peak extra memory"
+    yield Target(name, _peak_in_tensors, at_most=5, unit=" [B,L,D]", quick=True)
+    value = ratio(ours | {"causal": False}, limit)
+    yield times("non-causal forward / streaming limit", value, at_most=1.3)
     for what, name in (("forward", "forward: 1 thread / 2"), (both, f"{both}: 1 / 2")):
-        one, more = ({"grows": "threads", "what": what, "threads": n} for n in (1, 2))
-        yield Target(f"long series, {name}", ratio(one, more), at_least=1.6, unit="×")
+        one, two = ({"grows": "threads", "what": what, "threads": n} for n in (1, 2))
+        yield times(f"long series, {name}", ratio(one, two), at_least=1.6)
     yield Target("inference call above its arithmetic", _call_overhead, at_most=30, unit=" µs")
     for terms, what in product(TERMS, ("forward", both)):
         at = {"grows": "terms", "what": what, "order": terms - 1}
         value = ratio(at | {"who": "quadrature"}, at | {"who": "ours"})
-        name = f"{what}: quadrature / Taylor, {terms} terms"
-        yield Target(name, value, at_most=1.5, unit="×")
+        yield times(f"{what}: quadrature / Taylor, {terms} terms", value, at_most=1.5)
     name = f"{both}: SDPA / quadrature of {NODES}"
-    yield Target(name, ratio(sdpa, quadrature), at_least=10, unit="×")
+    yield times(name, ratio(sdpa, quadrature), at_least=10)
 
 
 TARGETS = tuple(_targets())
 
-# ---- tables and chart ----------------------------------------------------------------------------
 
 WHO = {
     "limit": "streaming limit",

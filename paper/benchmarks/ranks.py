@@ -98,9 +98,6 @@ def start(world: int, work: str, **options: Any) -> Any:
     return json.loads(output[0][0].strip().splitlines()[-1])
 
 
-# ---- in each process -----------------------------------------------------------------------------
-
-
 def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) -> None:
     """Run a function of WORK on all ranks; rank 0 prints its result as JSON."""
     torch.set_num_threads(1)
@@ -194,8 +191,6 @@ def _inputs(length: int, dim: int) -> tuple[TransformerBlock, Tensor, Tensor]:
 
 
 WORK: dict[str, Callable[..., Any]] = {"check": check, "steps": steps, "gathers": gathers}
-
-# ---- target, table and chart ---------------------------------------------------------------------
 
 
 _alone, _together = ({"what": "step", "shape": SHAPE, "ranks": n} for n in (1, RANKS))

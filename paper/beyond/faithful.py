@@ -106,9 +106,6 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     yield from run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
 
 
-# ---- errors and times ----------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1)
 def _exact(shape: Shape, spread: float, mean: float, causal: bool) -> list[Tensor]:
     """Return q and k with this mean and spread, v, and exact EA of them in float64."""
@@ -162,9 +159,6 @@ def _fields(expansion: Expansion) -> Row:
     return {"expansion": f"ea-{expansion}", "terms": expansion.terms, "radius": expansion.radius}
 
 
-# ---- training ------------------------------------------------------------------------------------
-
-
 def measure_run(key: Key) -> Row:
     """Train one model; with exact EA, also run its weights with other expansions."""
     work = _classify if key["what"] == "run" else _forecast
@@ -200,9 +194,6 @@ def _forecast(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
         return table4.scores(errors, data) | {"moved": moved}
 
     return row, model, evaluate
-
-
-# ---- targets, tables and chart -------------------------------------------------------------------
 
 
 def agreements(rows: Rows, expansion: str) -> dict[str, float]:

@@ -88,9 +88,6 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     return run_all(log, keys, measure, jobs=plan.jobs)
 
 
-# ---- one run -------------------------------------------------------------------------------------
-
-
 def model_settings(key: Key) -> Settings:
     """Return the settings of one run; they raise if they do not fit together."""
     known = {field.name for field in fields(Settings)}
@@ -123,9 +120,6 @@ def measure_run(key: Key, *, text: Sequence[str], folder: Path | None) -> Row:
         "text_bytes": [sum(len(document.content) for document in part) for part in parts],
         "fingerprint": loaded.fingerprint,
     }
-
-
-# ---- targets, table and chart --------------------------------------------------------------------
 
 
 def kind(row: Row) -> str:

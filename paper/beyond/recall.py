@@ -211,9 +211,6 @@ def state_bytes(model: EAForCausalLM, settings: Row) -> int:
     return int(model(tokens, use_cache=True).past_key_values.nbytes)
 
 
-# ---- target, table and chart ---------------------------------------------------------------------
-
-
 def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the runs of each mixer with its best learning rate on validation, one per seed."""
     found = {}

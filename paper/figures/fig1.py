@@ -176,9 +176,6 @@ def misplaced(weights: Tensor, exact: Tensor) -> Tensor:
     return (weights - exact).abs().sum(dim=1).mean(dim=0) / 2
 
 
-# ---- tables and chart ----------------------------------------------------------------------------
-
-
 def entropies(rows: Sequence[Row]) -> dict[tuple[float, str], float]:
     """Return the mean entropy by (sigma, mechanism)."""
     return {(row["sigma"], row["who"]): row["entropy"] for row in rows_of(rows, "entropy")}

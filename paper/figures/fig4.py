@@ -302,9 +302,6 @@ def _known(rows: Rows, key: Key) -> list[tuple[int, int, float]]:
     ]
 
 
-# ---- targets, tables and chart -------------------------------------------------------------------
-
-
 def growth(rows: Rows, mixer: str) -> float:
     """Return b of memory = a L^b."""
     found = [

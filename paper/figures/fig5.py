@@ -104,9 +104,6 @@ def _timed(key: Key) -> Row:
     return {**key, "what": "latency"}
 
 
-# ---- measuring -----------------------------------------------------------------------------------
-
-
 def memory(plan: Plan, key: Key) -> Row:
     """Measure the memory above the weights that holding and decoding a position takes."""
     row = _trial(plan, key, "generate", position=key["position"], tokens=FEW)
@@ -122,7 +119,7 @@ def prompt(plan: Plan, key: Key) -> Row:
 
 def _trial(plan: Plan, key: Key, function: str, **options: int) -> Row:
     target = f"paper.figures.fig5:{function}"
-    shape = {"batch": key["batch"], "dim": plan.dim, "depth": plan.depth, "device": plan.device}
+    shape = {"batch": key["batch"], "device": plan.device} | plan.size
     row = peak.trial(target, limit=plan.limit, name=key["mixer"], **shape, **options)
     return row | plan.conditions(key["mixer"])
 
@@ -141,7 +138,7 @@ def latency(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
     for name in dict.fromkeys(name for name, _ in alive):
         last = max(position for mixer, position in alive if mixer == name)
         shape = {"batch": keys[0]["batch"], "room": room_for(last, plan.tokens, plan.burst)}
-        decoders[name] = Decoder(name, dim=plan.dim, depth=plan.depth, device=plan.device, **shape)
+        decoders[name] = Decoder(name, device=plan.device, **shape, **plan.size)
     streams = {(name, position): Stream(decoders[name], position) for name, position in alive}
     found = alternate(streams, tokens=plan.tokens, burst=plan.burst)
     for point in points:
@@ -261,17 +258,13 @@ def room_for(position: int, tokens: int, burst: int) -> int:
 
 def generate(name: str, *, position: int, tokens: int, **options: Any) -> Work:
     """Return work that fills a state and decodes some tokens, for a process of its own."""
-    peak.free_at_once()
-    decoder = Decoder(name, room=position + tokens, **options)
-    _warm(decoder.model, decoder.x_t)
+    decoder = _warm_decoder(name, room=position + tokens, **options)
     return lambda: Stream(decoder, position).seconds(tokens)
 
 
 def prefill(name: str, *, length: int, chunk: int, **options: Any) -> Work:
     """Return work that reads a prompt in chunks, for a process of its own."""
-    peak.free_at_once()
-    decoder = Decoder(name, room=length, **options)
-    _warm(decoder.model, decoder.x_t)
+    decoder = _warm_decoder(name, room=length, **options)
     tokens = inputs((decoder.batch, length, options["dim"]), 1)[0].to(decoder.x_t.device)
     return lambda: read(decoder.model, tokens, chunk)
 
@@ -287,12 +280,12 @@ def read(model: TransformerEncoder, tokens: Tensor, chunk: int) -> EncoderState:
 
 
 @torch.inference_mode()
-def _warm(model: TransformerEncoder, x_t: Tensor) -> None:
-    """Start thread pools and libraries, which are not part of the cost."""
-    model(x_t[:1].unsqueeze(1).expand(-1, 2, -1))
-
-
-# ---- targets -------------------------------------------------------------------------------------
+def _warm_decoder(name: str, **options: Any) -> Decoder:
+    """Return a decoder after a first call, which starts thread pools and libraries."""
+    peak.free_at_once()
+    decoder = Decoder(name, **options)
+    decoder.model(decoder.x_t[:1].unsqueeze(1).expand(-1, 2, -1))
+    return decoder
 
 
 def _growth(what: str, field: str, rows: Rows) -> float:
@@ -348,8 +341,6 @@ def _targets() -> Iterator[Target]:
 
 
 TARGETS = tuple(_targets())
-
-# ---- tables and chart ----------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

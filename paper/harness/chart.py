@@ -31,6 +31,7 @@ POWERS_OF_2 = (
 )
 COLUMN = 145  # pixels of a sixth of a picture
 Point = Mapping[str, Any]
+Points = Iterable[Point]
 
 
 class Look(NamedTuple):
@@ -133,7 +134,7 @@ class Chart:
         return spec
 
 
-def base(points: Iterable[Point]) -> alt.Chart:
+def base(points: Points) -> alt.Chart:
     """Return a chart of points without those of hidden series."""
     values = alt.Data(values=list(points))
     return alt.Chart(values).transform_filter("indexof(hidden, datum.series) < 0")
@@ -141,7 +142,7 @@ def base(points: Iterable[Point]) -> alt.Chart:
 
 def lines(
     title: str,
-    points: Iterable[Point],
+    points: Points,
     *,
     x: str,
     y: str,
@@ -176,13 +177,7 @@ def lines(
 
 
 def dots(
-    title: str,
-    points: Iterable[Point],
-    *,
-    y: str,
-    log: bool = False,
-    looks: Looks = LOOKS,
-    columns: int = 3,
+    title: str, points: Points, *, y: str, log: bool = False, looks: Looks = LOOKS, columns: int = 3
 ) -> Panel:
     """Draw a dot per series at each category `x`, and a rule from `low` to `high`."""
     points = list(points)
@@ -204,13 +199,7 @@ def dots(
 
 
 def bars(
-    title: str,
-    points: Iterable[Point],
-    *,
-    x: str,
-    log: bool = False,
-    looks: Looks = LOOKS,
-    columns: int = 3,
+    title: str, points: Points, *, x: str, log: bool = False, looks: Looks = LOOKS, columns: int = 3
 ) -> Panel:
     """Draw a horizontal bar of length `y` per series, with its `text`."""
     points = list(points)
@@ -226,11 +215,11 @@ def bars(
     )
     bar = chart.mark_bar(height={"band": 0.6}).encode(x2=alt.datum(start))
     text = chart.mark_text(align="left", dx=5).encode(text="text:N", color=alt.value(INK))
-    height = 28 * len(points) + 30
-    return Panel(title, alt.layer(bar, text), looks, columns, height, legend=False)
+    body, height = alt.layer(bar, text), 28 * len(points) + 30
+    return Panel(title, body, looks, columns, height, legend=False)
 
 
-def present(points: Iterable[Point], looks: Looks) -> dict[str, Look]:
+def present(points: Points, looks: Looks) -> dict[str, Look]:
     """Return the looks of the series that have points, grey for unknown ones."""
     return {point["series"]: looks.get(point["series"], Look(GREY)) for point in points}
 

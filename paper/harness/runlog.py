@@ -20,23 +20,11 @@ DERIVED = ("finished", "ratio", "exponent", "message")  # stored by earlier vers
 
 
 class RunLog:
-    """Rows of one experiment, appended to a file as they are measured.
+    """Newest row of every key of one experiment, appended to a file as they are measured.
 
-    Parameters
-    ----------
-    path : Path or None
-        JSON-lines file. None keeps the rows in memory only.
-    name : str
-        Name of the experiment, stored in every row as `bench`.
-    fresh : bool, default False
-        Measure every key again. Earlier rows stay in the file, and the newest row of a key wins.
-    report : callable, optional
-        Called with (done, total, label) whenever work starts or ends.
-
-    Attributes
-    ----------
-    rows : list of dict
-        Newest row of every key, in the order of the file.
+    Without a path, the rows stay in memory. Every row stores the name of the experiment as `bench`.
+    With `fresh` every key is measured again; earlier rows stay in the file. `report` is called with
+    (done, total, label) whenever work starts or ends.
     """
 
     def __init__(

@@ -87,6 +87,7 @@ COSTS = {  # cost -> `what` and field of its rows
 LONGEST = {"ea": 4096, "sa-math": 8192, "aft": 8192, "gru": 8192, "sa": 16384, "taylor": 16384}
 LONGEST_DECODED = {"ea": 4096, "aft": 8192}
 WIDEST = {"taylor": 128}
+STEPS = 16  # tokens decoded in one timed run
 CHUNK = 1024  # tokens of a prompt that are read at once
 
 
@@ -124,7 +125,6 @@ class Plan:
     length: int = 2048
     orders: tuple[int, ...] = (2, 4, 6, 8, 12, 16)
     positions: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-    steps: int = 16  # tokens decoded in one timed run
     budget: float = 20.0  # seconds for the times of one curve
     limit: float = 120.0  # seconds after which a point is given up
 
@@ -169,9 +169,6 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     return log.measure_all((key, partial(measure, log)) for key, measure in plan.work())
 
 
-# ---- measuring -----------------------------------------------------------------------------------
-
-
 def memory(plan: Plan, point: Point, log: RunLog) -> Row:
     """Measure the peak memory in a process of its own; the row has a `reason` if that fails."""
     options = {"name": point.mixer, "length": point.L, "dim": point.D}
@@ -193,12 +190,10 @@ def decoding(plan: Plan, name: str, log: RunLog) -> Iterator[Row]:
     """Time a token and count the bytes of the state at every position."""
     positions = [p for p in plan.positions if LONGEST_DECODED.get(name, inf) >= p]
     torch.manual_seed(0)
-    most = max(positions) + plan.steps + 1
+    most = max(positions) + STEPS + 1
     layer = make_mixer(name, plan.dim, heads=1, causal=True, max_len=most).eval()
-    works = {str(p): Decoding(layer, p, steps=plan.steps) for p in positions}
-    candidates = {
-        p: Candidate(work.run, prepare=work.rewind, calls=plan.steps) for p, work in works.items()
-    }
+    works = {str(p): Decoding(layer, p) for p in positions}
+    candidates = {p: Candidate(w.run, prepare=w.rewind, calls=STEPS) for p, w in works.items()}
     found = timed(candidates, plan.budget / 4)
     for p, work in works.items():
         yield {"x": int(p), "state_bytes": work.state_bytes} | vars(found[p])
@@ -259,11 +254,11 @@ def mechanism(name: str, length: int, dim: int) -> tuple[Callable[..., Tensor], 
 
 
 class Decoding:
-    """A layer that has read `position` tokens and repeatedly decodes `steps` more."""
+    """A layer that has read `position` tokens and repeatedly decodes STEPS more."""
 
     @torch.inference_mode()
-    def __init__(self, mixer: Mixer, position: int, *, steps: int) -> None:
-        self.mixer, self.steps = mixer, steps
+    def __init__(self, mixer: Mixer, position: int) -> None:
+        self.mixer = mixer
         self.x_t = inputs((1, 1, mixer.dim), 1)[0][:, 0]
         state: Any = None
         for chunk in inputs((1, position, mixer.dim), 1)[0].split(CHUNK, 1):  # no weights [L, L]
@@ -279,7 +274,7 @@ class Decoding:
 
     @torch.inference_mode()
     def run(self) -> None:
-        for _ in range(self.steps):
+        for _ in range(STEPS):
             _, self.state = self.mixer.step(self.x_t, self.state)
 
 
@@ -322,8 +317,6 @@ TARGETS = (
         for cost in ("decoding time", "state bytes")
     ),
 )
-
-# ---- tables and chart ----------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,14 +48,8 @@ PROTOCOLS = {
     "tslib": "epoch picked on TEST, as in the paper",
     "clean": "epoch picked on a fifth of TRAIN",
 }
-MODEL: dict[str, Any] = {"dim": 128, "depth": 3, "heads": 8, "ffn": 256, "dropout": 0.1}
-MODEL["pooling"] = "flatten"
-TRAINING: dict[str, Any] = {
-    "batch_size": 16,
-    "optimizer": "radam",
-    "weight_decay": 0.0,
-    "clip": 4.0,
-}
+MODEL: Any = dict(dim=128, depth=3, heads=8, ffn=256, dropout=0.1, pooling="flatten")
+TRAINING: Any = dict(batch_size=16, optimizer="radam", weight_decay=0.0, clip=4.0)
 VALIDATION = 0.2  # of TRAIN, for `clean`
 EVALUATED = 64  # samples per batch of the evaluation
 
@@ -116,24 +110,13 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     return run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
 
 
-# ---- one run -------------------------------------------------------------------------------------
-
-
 def measure_run(key: Key) -> Row:
     """Train one classifier and return its accuracy on TEST."""
-    return fit(key).row
+    return fit(key)[-1]
 
 
-class Fitted(NamedTuple):
-    """A trained model, its test samples, and the row of the run."""
-
-    model: SequenceClassifier
-    test: list[Tensor]
-    row: Row
-
-
-def fit(key: Key) -> Fitted:
-    """Train the mixer of a key on its dataset, with its protocol, seed and epochs."""
+def fit(key: Key) -> tuple[SequenceClassifier, list[Tensor], Row]:
+    """Train the mixer of a key; return the model, its test samples, and the row of the run."""
     setting, seed = SETTINGS[key["data"]], key["seed"]
     first, second = (load_classification(key["data"], split) for split in ("TRAIN", "TEST"))
     trained, test = tensors(first, second)
@@ -147,7 +130,7 @@ def fit(key: Key) -> Fitted:
     evaluate = partial(_validate, samples=validation)
     task = Task(TensorCases(*trained), loss, evaluate, metric="accuracy", better="higher")
     row = trained_row(model, train(model, task, config))
-    return Fitted(model, test, {"accuracy": accuracy(model, test)} | row)
+    return model, test, {"accuracy": accuracy(model, test)} | row
 
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -201,9 +184,6 @@ def stratified(
         second[of[: max(1, round(share * len(of)))]] = True
     chosen = torch.from_numpy(second)
     return [x[~chosen] for x in samples], [x[chosen] for x in samples]
-
-
-# ---- targets, tables and chart -------------------------------------------------------------------
 
 
 def accuracies(rows: Rows) -> dict[tuple[str, str, str], Mean]:

@@ -201,22 +201,14 @@ def measure_run(key: Key) -> Row:
     """Train or fit one model and return its MAE and RMSE on the test windows."""
     forecast = {"persistence": persistence, "lightgbm": lightgbm}.get(key["model"])
     if forecast is None:
-        return fit(key).row
+        return fit(key)[-1]
     data, began = Windows(key), perf_counter()
     errors = forecast(data) - data.at(data.starts["test"])[0][:, WINDOW:].double()
     return scores(errors, data) | {"seconds": perf_counter() - began}
 
 
-class Fitted(NamedTuple):
-    """A trained model, its windows, and the row of the run."""
-
-    model: Forecaster
-    data: Windows
-    row: Row
-
-
-def fit(key: Key) -> Fitted:
-    """Train the model of a key on its dataset, with its split, horizon, seed and epochs."""
+def fit(key: Key) -> tuple[Forecaster, Windows, Row]:
+    """Train the model of a key; return it, its windows, and the row of the run."""
     data = Windows(key)
     with isolated(key["seed"]):
         model = SETTINGS[key["data"]].model(key["model"], key["split"])
@@ -232,7 +224,7 @@ def fit(key: Key) -> Fitted:
     history = train(model, task, config)
     row = scores(errors_of(model, data, "test"), data) | trained_row(model, history)
     assert history.best is not None
-    return Fitted(model, data, row | {"val_mae": history.best.metrics["mae"]})
+    return model, data, row | {"val_mae": history.best.metrics["mae"]}
 
 
 def loss(model: nn.Module, batch: tuple[Tensor], *, data: Windows) -> Tensor:
@@ -291,9 +283,6 @@ def features(data: Windows, part: str) -> tuple[NDArray[np.float64], NDArray[np.
     now = values[:, WINDOW - 1 : WINDOW]
     x = torch.cat([now, values[:, : WINDOW - 1] - now, calendar[:, WINDOW - 1]], 1)
     return x.double().numpy(), (values[:, WINDOW:] - now).double().numpy()
-
-
-# ---- targets, tables and chart -------------------------------------------------------------------
 
 
 def errors(rows: Rows, error: str = "mae") -> dict[tuple[str, int, str, str], Mean]:

@@ -98,8 +98,7 @@ def test_results_are_shown_with_verdicts(tmp_path, calls, capsys):
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "value"),
-    [("sizes", "3, 4", (3, 4)), ("rate", "2", 2.0), ("jobs", "2", 2)],
+    ("field", "text", "value"), [("sizes", "3, 4", (3, 4)), ("rate", "2", 2.0), ("jobs", "2", 2)]
 )
 def test_changes_are_read_as_the_type_of_the_field(field, text, value):
     assert getattr(experiment.change(Plan(), {field: text}), field) == value
