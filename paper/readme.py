@@ -72,27 +72,21 @@ def _tasks() -> Iterator[Task]:
 
 def picture() -> Chart:
     """Draw time per token and bytes of the state against the position while decoding."""
-    rows = [
-        row
-        for row in result("fig5").rows
-        if row["what"] == "latency" and row["batch"] == 1 and row["mixer"] in NAMES
-    ]
-
-    def points(field: str, unit: float) -> list[dict[str, Any]]:
-        return [
+    at = {"what": "latency", "batch": 1}
+    rows = [r for r in result("fig5").rows if matches(r, at) and r["mixer"] in NAMES]
+    panels = []
+    for title, field, unit, y, log in (
+        ("Time per token", "p50", 1e-3, "ms", "x"),
+        ("Size of the state", "state_bytes", 2**20, "MiB", "xy"),
+    ):
+        points = [
             {"series": NAMES[row["mixer"]], "x": row["position"], "y": row[field] / unit}
             for row in rows
             if field in row
         ]
-
-    x, looks = "tokens so far", LOOKS_BY_NAME
-    time, held = points("p50", 1e-3), points("state_bytes", 2**20)
-    return Chart(
-        [
-            lines("Time per token", time, x=x, y="ms", log="x", looks=looks),
-            lines("Size of the state", held, x=x, y="MiB", log="xy", looks=looks),
-        ]
-    )
+        style: Any = {"x": "tokens so far", "y": y, "log": log, "looks": LOOKS_BY_NAME}
+        panels.append(lines(title, points, **style))
+    return Chart(panels)
 
 
 def _row(name: str, **fields: object) -> Row:

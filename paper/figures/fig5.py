@@ -317,27 +317,18 @@ def _least_growth(rows: Rows) -> float:
 
 
 def _targets() -> Iterator[Target]:
+    times = partial(Target, unit="×")
     for name, what, field, most in (
         ("time per token", "latency", "p50", 1.05),
         ("state bytes", "latency", "state_bytes", 1.0),
         ("memory", "memory", "peak_bytes", 1.02),
     ):
-        yield Target(
-            f"EA-6: {name} at {LATE} / at {EARLY}",
-            partial(_growth, what, field),
-            at_most=most,
-            unit="×",
-            quick=what == "latency",
-        )
-    yield Target(
-        f"batch 8, position {LATE}: SA / EA-6",
-        lambda rows: gap(rows, LATE),
-        at_least=8.0,
-        unit="×",
-        highlight="faster per token than softmax attention with its cache, BERT-base at position"
-        " 16,384, batch 8",
-    )
-    yield Target("batch 8: least growth of SA / EA-6", _least_growth, at_least=1.0, unit="×")
+        value, quick = partial(_growth, what, field), what == "latency"
+        yield times(f"EA-6: {name} at {LATE} / at {EARLY}", value, at_most=most, quick=quick)
+    words = "faster per token than softmax attention with its cache, BERT-base at position 16,384"
+    name, value = f"batch 8, position {LATE}: SA / EA-6", partial(gap, position=LATE)
+    yield times(name, value, at_least=8.0, highlight=f"{words}, batch 8")
+    yield times("batch 8: least growth of SA / EA-6", _least_growth, at_least=1.0)
 
 
 TARGETS = tuple(_targets())
