@@ -10,6 +10,10 @@ from rich.console import Console
 from eattn.cli import run_app
 
 RESULTS = Path(__file__).parent / "results"
+Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder to write to.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure all rows again.")]
 
 app = typer.Typer(
     help="Measure the tables and figures of the paper, and what lies beyond it.\n\n"
@@ -39,10 +43,8 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure less, into NAME-quick.jsonl.")
     ] = False,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the run logs.")
-    ] = RESULTS,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again.")] = False,
+    out: Out = RESULTS,
+    fresh: Fresh = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Training runs side by side.")
     ] = None,
@@ -82,9 +84,7 @@ def run(
 
 @app.command()
 def report(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder to write to.")
-    ] = Path("report"),
+    out: Out = Path("report"),
     results: Annotated[
         Path, typer.Option("--results", metavar="DIR", help="Folder of the run logs.")
     ] = RESULTS,
@@ -113,12 +113,7 @@ def results() -> None:
 
 
 @app.command()
-def demo(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder to write to.")
-    ] = Path("demo"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again.")] = False,
-) -> None:
+def demo(out: Out = Path("demo"), fresh: Fresh = False) -> None:
     """Train, time and report next to softmax attention, in five minutes on two cores.
 
     Example: python -m paper demo

@@ -1,20 +1,24 @@
 """The picture and the table of README.md, computed from the rows."""
 
 import re
+from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any
 
 from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.experiment import PAPER, result
-from paper.harness.runlog import Row, find_row
+from paper.harness.runlog import Row, find_row, matches
 from paper.harness.table import Table, seconds, size
 
 README = PAPER.parent / "README.md"
 PICTURE = PAPER.parent / "docs" / "assets" / "decoding.svg"
 REGION = re.compile(r"(<!-- comparison -->\n).*(<!-- /comparison -->)", re.DOTALL)
-NAMES = {"ea-6": "EA-6", "sa": "softmax attention"}
+SOFTMAX = "softmax attention"
+NAMES = {"ea-6": "EA-6", "sa": SOFTMAX}
 LOOKS_BY_NAME = {name: LOOKS[mixer] for mixer, name in NAMES.items()}
 POSITION = 16384
+# What is compared, how to write a number, min or max (which is better), the other, both numbers.
+Task = tuple[str, Callable[[float], str], Callable[[float, float], float], str, list[float]]
 
 
 def filled(text: str) -> str:
@@ -27,116 +31,76 @@ def filled(text: str) -> str:
 
 
 def comparison() -> Table:
-    """Compare EA-6 with what a user would take instead, in one line per task."""
-    trained = {who: _row("op", "forward+backward", who=who, grows=None) for who in ("ours", "sdpa")}
-    steps = _pair("fig4", "time", L=8192, batch=1)
-    reads = _pair("fig5", "prefill", L=POSITION, batch=1)
-    tokens = _pair("fig5", "latency", position=POSITION, batch=1)
-    texts = _pair("lm", "run", short_conv=4, positions=False, seed=0)
-    softmax = NAMES["sa"]
-    body = [
-        [
-            "operator, forward and backward, 16,384 tokens × 768 channels",
-            seconds(trained["ours"]["p50"]),
-            f"{softmax} (SDPA): {seconds(trained['sdpa']['p50'])}",
-        ],
-        [
-            "training step of BERT-base, 8,192 tokens",
-            *_both("{tokens_per_second:.0f} tokens/s", steps),
-        ],
-        [
-            "reading a prompt of 16,384 tokens, BERT-base",
-            *_both("{tokens_per_second:.0f} tokens/s", reads),
-        ],
-        [
-            "decoding one token after 16,384, BERT-base",
-            seconds(tokens["ea-6"]["p50"]),
-            f"{softmax}: {seconds(tokens['sa']['p50'])}",
-        ],
-        [
-            "state after 16,384 tokens, BERT-base",
-            size(tokens["ea-6"]["state_bytes"]),
-            f"{softmax}: {size(tokens['sa']['state_bytes'])}",
-        ],
-        [
-            "bits per byte of Python sources, 3.2 M parameters, 300 steps",
-            *_both("{bits_per_byte:.3f}", texts),
-        ],
-        [
-            "recall of 32 key-value pairs",
-            f"{_recall('ea-6'):.2f}",
-            f"**{softmax}: {_recall('sa'):.2f}**",
-        ],
-        [
-            "accuracy, mean of the paper's four classification sets",
-            f"{_accuracy('ea-6'):.3f}",
-            f"**{softmax}: {_accuracy('sa'):.3f}**",
-        ],
-        [
-            "mean absolute error, ETTh2, 12 steps ahead",
-            f"{_error('ETTh2', 'ea-6'):.2f}",
-            f"**LightGBM: {_error('ETTh2', 'lightgbm'):.2f}**",
-        ],
-        [
-            "mean absolute error, Traffic, 12 steps ahead",
-            f"{_error('Traffic', 'ea-6'):.3f}",
-            f"LightGBM: {_error('Traffic', 'lightgbm'):.3f}",
-        ],
-    ]
-    for cells in body:
-        if "**" not in cells[2]:
-            cells[1] = f"**{cells[1]}**"
+    """Compare EA-6 with what a user would take instead, in one line per task; bold is better."""
+    body = []
+    for task, show, best, other, (ours, theirs) in _tasks():
+        cells = [show(ours), f"{other}: {show(theirs)}"]
+        better = 0 if best(ours, theirs) == ours else 1
+        cells[better] = f"**{cells[better]}**"
+        body.append([task, *cells])
     return Table("Comparison", ["task", "EA-6", "instead"], body)
+
+
+def _tasks() -> Iterator[Task]:
+    rate, three, trees = "{:.0f} tokens/s".format, "{:.3f}".format, "LightGBM"
+    at: dict[str, Any] = {"what": "forward+backward", "grows": None}
+    pair = [_row("op", who=who, **at)["p50"] for who in ("ours", "sdpa")]
+    task = "operator, forward and backward, 16,384 tokens × 768 channels"
+    yield task, seconds, min, f"{SOFTMAX} (SDPA)", pair
+    pair = _pair("fig4", "tokens_per_second", what="time", L=8192, batch=1)
+    yield "training step of BERT-base, 8,192 tokens", rate, max, SOFTMAX, pair
+    pair = _pair("fig5", "tokens_per_second", what="prefill", L=POSITION, batch=1)
+    yield "reading a prompt of 16,384 tokens, BERT-base", rate, max, SOFTMAX, pair
+    at = {"what": "latency", "position": POSITION, "batch": 1}
+    pair = _pair("fig5", "p50", **at)
+    yield "decoding one token after 16,384, BERT-base", seconds, min, SOFTMAX, pair
+    pair = _pair("fig5", "state_bytes", **at)
+    yield "state after 16,384 tokens, BERT-base", size, min, SOFTMAX, pair
+    pair = _pair("lm", "bits_per_byte", what="run", short_conv=4, positions=False, seed=0)
+    task = "bits per byte of Python sources, 3.2 M parameters, 300 steps"
+    yield task, three, min, SOFTMAX, pair
+    pair = [_recall(mixer) for mixer in NAMES]
+    yield "recall of 32 key-value pairs", "{:.2f}".format, max, SOFTMAX, pair
+    pair = [_mean("table3", "accuracy", mixer=mixer, protocol="clean") for mixer in NAMES]
+    yield "accuracy, mean of the paper's four classification sets", three, max, SOFTMAX, pair
+    at = {"split": "chronological", "horizon": 12}
+    for data, show in (("ETTh2", "{:.2f}".format), ("Traffic", three)):
+        models = ("ea-6", "lightgbm")
+        pair = [_mean("table4", "mae", data=data, model=model, **at) for model in models]
+        yield f"mean absolute error, {data}, 12 steps ahead", show, min, trees, pair
 
 
 def picture() -> Chart:
     """Draw time per token and bytes of the state against the position while decoding."""
-    rows = [
-        row
-        for row in result("fig5").rows
-        if row["what"] == "latency" and row["batch"] == 1 and row["mixer"] in NAMES
-    ]
-
-    def points(field: str, unit: float) -> list[dict[str, Any]]:
-        return [
+    at = {"what": "latency", "batch": 1}
+    rows = [r for r in result("fig5").rows if matches(r, at) and r["mixer"] in NAMES]
+    panels = []
+    for title, field, unit, y, log in (
+        ("Time per token", "p50", 1e-3, "ms", "x"),
+        ("Size of the state", "state_bytes", 2**20, "MiB", "xy"),
+    ):
+        points = [
             {"series": NAMES[row["mixer"]], "x": row["position"], "y": row[field] / unit}
             for row in rows
             if field in row
         ]
-
-    x, looks = "tokens so far", LOOKS_BY_NAME
-    time, held = points("p50", 1e-3), points("state_bytes", 2**20)
-    return Chart(
-        [
-            lines("Time per token", time, x=x, y="ms", log="x", looks=looks),
-            lines("Size of the state", held, x=x, y="MiB", log="xy", looks=looks),
-        ]
-    )
+        style: Any = {"x": "tokens so far", "y": y, "log": log, "looks": LOOKS_BY_NAME}
+        panels.append(lines(title, points, **style))
+    return Chart(panels)
 
 
-def _row(name: str, what: str, **fields: object) -> Row:
-    return find_row(result(name).rows, what=what, **fields)
+def _row(name: str, **fields: object) -> Row:
+    return find_row(result(name).rows, **fields)
 
 
-def _pair(name: str, what: str, **fields: object) -> dict[str, Row]:
-    return {mixer: _row(name, what, mixer=mixer, **fields) for mixer in NAMES}
+def _pair(name: str, field: str, **fields: object) -> list[float]:
+    return [_row(name, mixer=mixer, **fields)[field] for mixer in NAMES]
 
 
-def _both(form: str, pair: dict[str, Row]) -> tuple[str, str]:
-    return form.format(**pair["ea-6"]), f"{NAMES['sa']}: " + form.format(**pair["sa"])
+def _mean(name: str, field: str, **fields: object) -> float:
+    return fmean(row[field] for row in result(name).rows if matches(row, fields))
 
 
 def _recall(mixer: str) -> float:
     runs = [row for row in result("recall").rows if row.get("mixer") == mixer]
     return float(max(runs, key=lambda row: row["validation"])["accuracy"]["32"])
-
-
-def _accuracy(mixer: str) -> float:
-    rows = result("table3").rows
-    return fmean(r["accuracy"] for r in rows if r["mixer"] == mixer and r["protocol"] == "clean")
-
-
-def _error(data: str, model: str) -> float:
-    key = dict(data=data, model=model, split="chronological", horizon=12)
-    rows = result("table4").rows
-    return fmean(r["mae"] for r in rows if all(r.get(n) == value for n, value in key.items()))

@@ -6,7 +6,7 @@ mechanism that mixes tokens can be cheaper. Every mechanism first runs once in a
 for its peak memory and because it may fail; those that are fast enough are then timed in turn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -19,15 +19,14 @@ from eattn.nn import ElementwiseAttention, TransformerConfig, check_mixer
 from eattn.nn.block import TransformerBlock
 from eattn.ops import Taylor, reference
 from paper.harness import peak
-from paper.harness.bert import DIM, OURS, better_mixers, rows_of
+from paper.harness.bert import DIM, OURS, better_mixers
 from paper.harness.chart import LOOKS, Chart, bars
-from paper.harness.measure import Candidate, Times, Work, inputs, interleave
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.measure import Candidate, Times, Work, inputs, interleave, relative_error
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "A block of BERT-base"
-PAPER: dict[str, Any] = {}
 SUM = "q+k+v"
 OTHERS = ("sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn")
 OFTEN = (SUM, OURS, "sa")  # timed three times as often, because the targets compare them
@@ -81,9 +80,6 @@ def _timed(plan: Plan, key: Key) -> Row:
     return {**key, "what": "step", "shape": (1, key["L"], plan.dim)}
 
 
-# ---- one step ------------------------------------------------------------------------------------
-
-
 class Sum(ElementwiseAttention):
     """y = out(q + k + v): the projections of EA without attention."""
 
@@ -134,7 +130,7 @@ def check() -> Row:
     layer = layer.double()
     q, k, v = layer.in_proj(x.double()).chunk(3, -1)
     expected = layer.out_proj(reference.ea_series(q, k, v, order=6))
-    error = float((y - expected).abs().max() / expected.abs().max())
+    error = relative_error(y, expected)
     if not error < reference.condition(Taylor(6)) * torch.finfo(torch.float32).eps:
         raise RuntimeError(f"the layer is wrong by {error:.1e}, so nothing was timed")
     return {"error": error}
@@ -177,40 +173,28 @@ def times(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
         yield new | size | {"dtype": "float32", "threads": torch.get_num_threads()}
 
 
-# ---- targets, table and chart --------------------------------------------------------------------
-
-
-def _ratio(slow: str, fast: str, length: int) -> Callable[[Rows], float]:
+def _ratio(slow: str, fast: str, length: int) -> Any:
     """Return a function of rows: the time of one mechanism over that of another."""
-
-    def value(rows: Rows) -> float:
-        at = {"what": "step", "causal": False, "shape": (1, length, DIM)}
-        first, second = (find_row(rows, mixer=name, **at)["p50"] for name in (slow, fast))
-        return float(first / second)
-
-    return value
+    at = {"what": "step", "causal": False, "shape": (1, length, DIM)}
+    return ratio(at | {"mixer": slow}, at | {"mixer": fast})
 
 
+_times = partial(Target, unit="×")
+_highlight = (
+    "faster than softmax attention, a training step of a whole block of BERT-base at 8,192 tokens"
+)
+_faster = partial(_times, at_least=1.0)
 TARGETS = (
-    Target("L = 2048: EA-6 / q+k+v", _ratio(OURS, SUM, 2048), at_most=1.1, unit="×", quick=True),
-    Target("L = 2048: SA / EA-6", _ratio("sa", OURS, 2048), at_least=1.0, unit="×"),
-    Target("L = 8192: EA-6 / q+k+v", _ratio(OURS, SUM, 8192), at_most=1.1, unit="×"),
-    Target(
-        "L = 8192: SA / EA-6",
-        _ratio("sa", OURS, 8192),
-        at_least=1.0,
-        unit="×",
-        highlight="faster than softmax attention, a training step of a whole block of BERT-base at"
-        " 8,192 tokens",
-    ),
+    _times("L = 2048: EA-6 / q+k+v", _ratio(OURS, SUM, 2048), at_most=1.1, quick=True),
+    _faster("L = 2048: SA / EA-6", _ratio("sa", OURS, 2048)),
+    _times("L = 8192: EA-6 / q+k+v", _ratio(OURS, SUM, 8192), at_most=1.1),
+    _faster("L = 8192: SA / EA-6", _ratio("sa", OURS, 8192), highlight=_highlight),
 )
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield a table of all mechanisms for each length."""
-    every = rows_of(rows, "step")
-    for length in sorted({row["L"] for row in every}):
-        steps = [row for row in every if row["L"] == length]
+    for length, steps in sorted(group(rows_of(rows, "step"), "L").items()):
         notes = [f"`{label(row)}`: {row['reason']}." for row in steps if "reason" in row]
         if any(row.get("runs") == 1 for row in steps):
             notes.insert(0, "A star marks a single run in a process of its own.")
@@ -235,11 +219,9 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     steps = [row for row in rows_of(rows, "step") if "p50" in row]
     looks = LOOKS | {f"{name}, causal": look for name, look in LOOKS.items()}
     panels = []
-    for letter, length in zip("abcdef", sorted({row["L"] for row in steps}), strict=False):
-        found = sorted((row for row in steps if row["L"] == length), key=lambda row: row["p50"])
-        points = [
-            {"series": label(row), "y": row["p50"], "text": f"{row['p50']:.2g} s"} for row in found
-        ]
+    for letter, (length, found) in zip("abcdef", sorted(group(steps, "L").items()), strict=False):
+        points = [{"series": label(r), "y": r["p50"], "text": f"{r['p50']:.2g} s"} for r in found]
+        points.sort(key=lambda point: float(point["y"]))
         title = f"({letter}) A training step, L = {length:,}"
         panels.append(bars(title, points, x="seconds, logarithmic axis", log=True, looks=looks))
     return Chart(panels) if panels else None

@@ -18,15 +18,14 @@ from transformers.generation.streamers import BaseStreamer
 
 from eattn.hf import EACache, EAConfig, EAForCausalLM
 from eattn.nn import check_mixer
-from paper.harness.bert import BASE, DEPTH, DIM, OURS, better_mixers, mixer_points, rows_of
+from paper.harness.bert import BASE, DEPTH, DIM, OURS, better_mixers, mixer_points
 from paper.harness.chart import Chart, lines
 from paper.harness.measure import quantiles
-from paper.harness.runlog import Row, RunLog
+from paper.harness.runlog import Row, RunLog, group, rows_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Beyond the paper: one long text"
-PAPER: dict[str, Any] = {}
 CHECKED = 32  # tokens that are generated without the cache, too
 NEAR = 1e-4  # largest difference of logits with and without the cache
 
@@ -145,15 +144,9 @@ def text(plan: Plan, model: EAForCausalLM) -> Iterator[Row]:
         }
 
 
-# ---- targets, table and chart --------------------------------------------------------------------
-
-
 def by_mixer(rows: Rows) -> dict[str, list[Row]]:
     """Return the windows of each mixer's text, in order."""
-    found: dict[str, list[Row]] = {}
-    for row in rows_of(rows, "tokens"):
-        found.setdefault(row["mixer"], []).append(row)
-    return found
+    return group(rows_of(rows, "tokens"), "mixer")
 
 
 def _ratio(last: str, first: str, rows: Rows) -> float:

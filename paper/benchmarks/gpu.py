@@ -17,14 +17,19 @@ from torch import Tensor
 
 from eattn.ops import State, Taylor, backends, ea_series, ea_series_step, reference
 from eattn.ops.triton import DEVICE
-from paper.harness.measure import Candidate, Shape, Work, inputs, interleave, value_and_gradients
+from paper.harness.measure import (
+    Candidate,
+    Shape,
+    Work,
+    inputs,
+    relative_error,
+    timed_rows,
+    value_and_gradients,
+)
 from paper.harness.runlog import Key, Row, RunLog, find_row
 from paper.harness.table import Table, seconds
-from paper.harness.target import Target
 
 TITLE = "Speed of the GPU kernels"
-PAPER: dict[str, Any] = {}
-TARGETS: tuple[Target, ...] = ()
 EA = Taylor(6)
 CHECKED: tuple[Shape, ...] = ((1, 700, 37), (1024, 70, 3))  # split along time; in one pass
 
@@ -56,13 +61,7 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
         for dtype, shape in product(plan.dtypes, plan.shapes)
     ]
     work.append((gpu | {"what": "step", "shape": plan.step}, partial(step_rows, plan)))
-    log.expect(key for key, _ in work)
-    checked = gpu | {"what": "correctness"}
-    if not all(log.has(key) for key, _ in work):
-        log.add(checked, check())
-    yield from log.find(checked)
-    for key, measure in work:
-        yield from log.measure(key, measure)
+    return log.measure_all(work, (gpu | {"what": "correctness"}, check))
 
 
 def check() -> Row:
@@ -90,11 +89,7 @@ def check() -> Row:
 def _relative(want: Tensor, got: Tensor, dtype: torch.dtype) -> float:
     """Return the largest error, in units of what rounding explains."""
     sums = 20 * reference.condition(EA) * torch.finfo(torch.float32).eps
-    error = float((want - got).abs().max() / want.abs().max())
-    return error / max(sums, 2 * torch.finfo(dtype).eps)
-
-
-# ---- times ---------------------------------------------------------------------------------------
+    return relative_error(got, want) / max(sums, 2 * torch.finfo(dtype).eps)
 
 
 def shape_rows(plan: Plan, shape: Shape, dtype: str) -> Iterator[Row]:
@@ -128,16 +123,11 @@ def _timed(plan: Plan, works: dict[tuple[str, str], Work]) -> Iterator[Row]:
             work()
         torch.cuda.synchronize()
 
-    candidates = {
-        " ".join(key): Candidate(partial(repeat, work), calls=plan.calls, warmup=2)
-        for key, work in works.items()
-    }
-    times = interleave(candidates, rounds=plan.rounds)
-    for what, who in works:
-        yield {"what": what, "who": who} | vars(times[f"{what} {who}"])
-
-
-# ---- table ---------------------------------------------------------------------------------------
+    candidates: list[tuple[Row, Candidate]] = []
+    for (what, who), work in works.items():
+        candidate = Candidate(partial(repeat, work), calls=plan.calls, warmup=2)
+        candidates.append(({"what": what, "who": who}, candidate))
+    return timed_rows(candidates, rounds=plan.rounds)
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -154,7 +144,3 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         body.append([*cells, seconds(row["p50"]), times])
     head = ["GPU", "causal EA-6", "shape", "dtype", "p50", "× streaming limit"]
     yield Table("Times", head, body)
-
-
-def draw(rows: Sequence[Row]) -> None:
-    """Draw nothing: the table is enough."""

@@ -8,7 +8,7 @@ memory is what the operating system reports for a process of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -28,15 +28,16 @@ from paper.harness.measure import (
     exponent,
     inputs,
     interleave,
+    relative_error,
+    timed_rows,
     value_and_gradients,
 )
-from paper.harness.peak import peak_extra_bytes
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.peak import cost
+from paper.harness.runlog import Key, Row, RunLog, find_row, rows_of
 from paper.harness.table import Table, seconds
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "Speed of the operator"
-PAPER: dict[str, Any] = {}
 
 SHAPE = (1, 16384, 768)  # of the contract: float32, causal
 SERIES = (1, 1 << 20, 8)
@@ -53,12 +54,10 @@ class Plan:
     """What to measure; the defaults are those of the contract."""
 
     shape: Shape = SHAPE
-    order: int = ORDER
     rounds: int = 30  # of work that takes milliseconds
     slow_rounds: int = 3  # of work that takes seconds
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
     orders: tuple[int, ...] = (2, 4, 6, 8, 10, 12)
-    nodes: int = NODES
     terms: tuple[int, ...] = TERMS  # numbers of Taylor and Gaussian features to compare
     series: Shape = SERIES
     calls: int = 200  # one-token calls in every timed run
@@ -75,14 +74,7 @@ def plan(quick: bool) -> Plan:
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Check the numbers, then time each group of candidates."""
-    work = list(groups(plan))
-    log.expect(key for key, _ in work)
-    checked = {"what": "correctness"}
-    if not all(log.has(key) for key, _ in work):
-        log.add(checked, check(plan))
-    yield from log.find(checked)
-    for key, measure in work:
-        yield from log.measure(key, measure)
+    return log.measure_all(groups(plan), ({"what": "correctness"}, partial(check, plan)))
 
 
 def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
@@ -91,24 +83,19 @@ def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
     main = {"shape": plan.shape, "grows": None}
     yield {"what": "forward"} | main, partial(forward_rows, plan)
     yield {"what": "forward+backward"} | main, partial(training_rows, plan)
-    points = [("L", (B, length, D), plan.order) for length in plan.lengths]
+    points = [("L", (B, length, D), ORDER) for length in plan.lengths]
     points += [("order", plan.shape, order) for order in plan.orders]
     for axis, shape, order in points:
         key = {"grows": axis, "shape": shape, "order": order}
         yield key, partial(growth_rows, plan, shape, order)
-    for terms, what in product(plan.terms, ("forward", "forward+backward")):
+    for terms, what in product(plan.terms, WORK):
         key = {"grows": "terms", "what": what, "shape": plan.shape, "order": terms - 1}
         yield key, partial(expansion_rows, plan, what, terms)
-    for what in ("forward", "forward+backward") if cores() > 1 else ():
-        yield (
-            {"grows": "threads", "what": what, "shape": plan.series},
-            partial(thread_rows, plan, what),
-        )
+    for what in WORK if cores() > 1 else ():
+        key = {"grows": "threads", "what": what, "shape": plan.series}
+        yield key, partial(thread_rows, plan, what)
     for name in CALLS:
         yield {"what": "call", "who": name, "shape": (1, 1, D)}, partial(call_rows, plan, name)
-
-
-# ---- measuring -----------------------------------------------------------------------------------
 
 
 def check(plan: Plan) -> Row:
@@ -116,13 +103,13 @@ def check(plan: Plan) -> Row:
     # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
     shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 37))
     worst = 0.0
-    for causal, made in product((True, False), (Taylor(plan.order), Quadrature(plan.nodes))):
+    for causal, made in product((True, False), (Taylor(ORDER), Quadrature(NODES))):
         results = []
-        for op, dtype in ((reference.ea_expanded, torch.float64), (ea_series, torch.float32)):
+        for op, dtype in ((ea_series, torch.float32), (reference.ea_expanded, torch.float64)):
             q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
             options = dict(expansion=made, causal=causal)
             results.append(value_and_gradients(op, q, k, v, gy, **options))
-        error = max(_distance(*pair) for pair in zip(*results, strict=True))
+        error = max(relative_error(*pair) for pair in zip(*results, strict=True))
         # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
         if not error < 20 * reference.condition(made) * torch.finfo(torch.float32).eps:
             raise RuntimeError(f"{made!r} is wrong by {error:.1e}, so nothing was timed")
@@ -130,79 +117,57 @@ def check(plan: Plan) -> Row:
     return {"what": "correctness", "who": "ours", "shape": shape, "error": worst}
 
 
-def _distance(expected: Tensor, found: Tensor) -> float:
-    return float((expected - found).abs().max() / expected.abs().max())
-
-
 def forward_rows(plan: Plan) -> Iterator[Row]:
     """Time the operator and the streaming limit, forward only."""
     q, k, v = inputs(plan.shape)
-    limit = time_row("forward", "limit", plan.shape, order=None, causal=None)
-    ours = time_row("forward", "ours", plan.shape, order=plan.order)
-    acausal = forward(plan.shape, order=plan.order, causal=False)
+    limit = time_row("forward", "limit", plan.shape, None) | {"causal": None}
+    ours = time_row("forward", "ours", plan.shape, ORDER)
     work: list[tuple[Row, Work]] = [
         (limit, lambda: torch.addcmul(q, k, v)),
-        (ours, forward(plan.shape, order=plan.order)),
-        (ours | {"order": 2}, forward(plan.shape, order=2)),
-        (ours | {"causal": False}, acausal),
+        (ours, forward("ours", plan.shape, ORDER)),
+        (ours | {"order": 2}, forward("ours", plan.shape, 2)),
+        (ours | {"causal": False}, forward("ours", plan.shape, ORDER, causal=False)),
     ]
-    candidates = {str(number): Candidate(run) for number, (_, run) in enumerate(work)}
-    times = interleave(candidates, rounds=plan.rounds)
-    for number, (row, _) in enumerate(work):
-        yield row | vars(times[str(number)])
+    return timed_rows([(row, Candidate(run)) for row, run in work], rounds=plan.rounds)
 
 
 def training_rows(plan: Plan) -> Iterator[Row]:
     """Time forward and backward of the operator, the paper's code and softmax attention."""
-    orders = {who: plan.nodes - 1 if who == "quadrature" else plan.order for who in CANDIDATES}
-    candidates = {
-        who: Candidate(
-            training(who, plan.shape, order=orders[who]),
-            share=4 if who in OURS else 1,
-            warmup=1 if who in OURS else 0,
-        )
-        for who in CANDIDATES
-    }
-    times = interleave(candidates, rounds=plan.slow_rounds)
-    del candidates
+    work = []
     for who in CANDIDATES:
-        row = time_row("forward+backward", who, plan.shape, order=orders[who]) | vars(times[who])
-        if who in plan.peaks:
-            options = {"who": who, "shape": plan.shape, "order": orders[who]}
-            row["peak_bytes"] = peak_extra_bytes("paper.benchmarks.op:training", **options)
+        order = NODES - 1 if who == "quadrature" else ORDER
+        run, often = training(who, plan.shape, order), who in OURS
+        candidate = Candidate(run, share=4 if often else 1, warmup=1 if often else 0)
+        work.append((time_row("forward+backward", who, plan.shape, order), candidate))
+    rows = list(timed_rows(work, rounds=plan.slow_rounds))
+    del work
+    for row in rows:
+        if row["who"] in plan.peaks:
+            options: dict[str, Any] = {name: row[name] for name in ("who", "shape", "order")}
+            row["peak_bytes"] = cost("paper.benchmarks.op:training", **options)["peak_bytes"]
         yield row
 
 
 def growth_rows(plan: Plan, shape: Shape, order: int) -> Iterator[Row]:
     """Time one point of the growth with L or with the order."""
-    candidates = {
-        "forward": Candidate(forward(shape, order=order)),
-        "forward+backward": Candidate(training("ours", shape, order=order)),
-    }
+    work = [_candidate(what, "ours", shape, order) for what in WORK]
     rounds = max(3, min(plan.rounds, plan.rounds * plan.shape[1] // (4 * shape[1])))
-    for what, times in interleave(candidates, rounds=rounds).items():
-        yield time_row(what, "ours", shape, order=order) | vars(times)
+    return timed_rows(work, rounds=rounds)
 
 
 def expansion_rows(plan: Plan, what: str, terms: int) -> Iterator[Row]:
     """Time as many Taylor as Gaussian features."""
-    made = forward if what == "forward" else training
-    work = {who: made(who=who, shape=plan.shape, order=terms - 1) for who in OURS}
-    candidates = {who: Candidate(run) for who, run in work.items()}
-    for who, times in interleave(candidates, rounds=max(3, plan.rounds // 2)).items():
-        yield time_row(what, who, plan.shape, order=terms - 1) | vars(times)
+    work = [_candidate(what, who, plan.shape, terms - 1) for who in OURS]
+    return timed_rows(work, rounds=max(3, plan.rounds // 2))
 
 
 def thread_rows(plan: Plan, what: str) -> Iterator[Row]:
     """Time one long series of few channels on one thread and on two."""
-    made = forward if what == "forward" else training
-    work = made(who="ours", shape=plan.series, order=plan.order)
+    row, candidate = _candidate(what, "ours", plan.series, ORDER)
     # A change of the number of threads takes some calls to settle: threads find their cores, and
     # memory freed by one finds its way to the other.
-    candidates = {str(n): Candidate(work, threads=n, settle=8) for n in (1, 2)}
-    for n, times in interleave(candidates, rounds=max(3, plan.rounds // 3)).items():
-        row = time_row(what, "ours", plan.series, order=plan.order)
-        yield row | vars(times) | {"threads": int(n)}
+    work = [(row | {"threads": n}, replace(candidate, threads=n, settle=8)) for n in (1, 2)]
+    return timed_rows(work, rounds=max(3, plan.rounds // 3))
 
 
 def call_rows(plan: Plan, name: str) -> Iterator[Row]:
@@ -211,57 +176,51 @@ def call_rows(plan: Plan, name: str) -> Iterator[Row]:
     Both on one thread: a token is too little to share.
     """
     D = plan.shape[2]
-    sizes = ((1, plan.calls), (BATCH, max(1, plan.calls // 20)))
-    pair = {
-        str(batch): Candidate(
-            one_token(name, batch, D, order=plan.order, calls=calls), calls=calls, threads=1
-        )
-        for batch, calls in sizes
-    }
+    pair = {}
+    for batch, calls in ((1, plan.calls), (BATCH, max(1, plan.calls // 20))):
+        run = one_token(name, batch, D, calls=calls)
+        pair[str(batch)] = Candidate(run, calls=calls, threads=1)
     times = interleave(pair, rounds=plan.rounds)
-    row = time_row("call", name, (1, 1, D), order=plan.order) | vars(times["1"])
+    row = time_row("call", name, (1, 1, D), ORDER) | vars(times["1"])
     yield row | {"threads": 1, "arithmetic": times[str(BATCH)].p50 / BATCH}
 
 
-def time_row(
-    what: str, who: str, shape: Shape, *, order: int | None, causal: bool | None = True
-) -> Row:
+def time_row(what: str, who: str, shape: Shape, order: int | None) -> Row:
     """Return the fields that every timed row has, without its times."""
-    return {
-        "what": what,
-        "who": who,
-        "shape": shape,
-        "order": order,
-        "causal": causal,
-        "dtype": "float32",
-        "threads": torch.get_num_threads(),
-        "peak_bytes": None,
-    }
+    key = {"what": what, "who": who, "shape": shape, "order": order, "causal": True}
+    return key | {"dtype": "float32", "threads": torch.get_num_threads(), "peak_bytes": None}
+
+
+def _candidate(what: str, who: str, shape: Shape, order: int) -> tuple[Row, Candidate]:
+    return time_row(what, who, shape, order), Candidate(WORK[what](who, shape, order))
 
 
 # ---- work: each function prepares inputs and returns what is timed -------------------------------
 
 
-def forward(shape: Shape, *, order: int, who: str = "ours", causal: bool = True) -> Work:
+def forward(who: str, shape: Shape, order: int, *, causal: bool = True) -> Work:
     """Return the operator alone, as in inference."""
     q, k, v = inputs(shape)
     made = expansion(order + 1, who)
     return torch.no_grad()(lambda: ea_series(q, k, v, expansion=made, causal=causal))
 
 
-def training(who: str, shape: Shape, *, order: int, causal: bool = True) -> Work:
+def training(who: str, shape: Shape, order: int) -> Work:
     """Return forward and backward of `ours`, `quadrature`, the `paper`'s code or `sdpa`."""
     ops: dict[str, Callable[..., Any]] = {"paper": reference.ea_series, "sdpa": sdpa}
     if who in ops:
         op = partial(ops[who], order=order)
     else:
         op = partial(ea_series, expansion=expansion(order + 1, who))
-    step = partial(value_and_gradients, op, causal=causal)
+    step = partial(value_and_gradients, op, causal=True)
     step(*inputs((1, 8, shape[2]), 4))  # thread pools and libraries are not part of the cost
     return partial(step, *inputs(shape, 4))
 
 
-def expansion(terms: int, who: str = "ours") -> Expansion:
+WORK: dict[str, Callable[..., Work]] = {"forward": forward, "forward+backward": training}
+
+
+def expansion(terms: int, who: str) -> Expansion:
     return Quadrature(terms) if who == "quadrature" else Taylor(terms - 1)
 
 
@@ -272,12 +231,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool) -> Tensor
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(-2)
 
 
-def one_token(name: str, batch: int, dim: int, *, order: int, calls: int) -> Work:
+def one_token(name: str, batch: int, dim: int, *, calls: int) -> Work:
     """Return `calls` inference calls on [batch, 1, dim], by one of the names in CALLS."""
     q, k, v = inputs((batch, 1, dim))
-    state = State.zeros(batch, dim, order=order)
+    state = State.zeros(batch, dim, order=ORDER)
     q1, k1, v1 = (x[:, 0] for x in (q, k, v))
-    series = partial(ea_series, q, k, v, order=order, causal=True)
+    series = partial(ea_series, q, k, v, order=ORDER, causal=True)
     works: dict[str, Work] = {
         "ea_series": series,
         "ea_series with state": partial(series, state=state, return_state=True),
@@ -293,18 +252,6 @@ def one_token(name: str, batch: int, dim: int, *, order: int, calls: int) -> Wor
     return repeat
 
 
-# ---- targets -------------------------------------------------------------------------------------
-
-
-def ratio(above: Row, below: Row) -> Callable[[Rows], float]:
-    """Return a function of rows: the median time of one row over that of another."""
-
-    def value(rows: Rows) -> float:
-        return float(find_row(rows, **above)["p50"] / find_row(rows, **below)["p50"])
-
-    return value
-
-
 def _main(what: str, who: str, **fields: object) -> Row:
     """Return the key of a row at the shape of the contract, not on a growth curve."""
     return {"what": what, "who": who, "shape": SHAPE, "grows": None} | fields
@@ -318,7 +265,7 @@ def _peak_in_tensors(rows: Rows) -> float:
 
 
 def _call_overhead(rows: Rows) -> float:
-    calls = [row for row in rows if row["what"] == "call"]
+    calls = rows_of(rows, "call")
     if not calls:
         raise LookupError("no calls were measured")
     return max(float(row["p50"] - row["arithmetic"]) for row in calls) * 1e6
@@ -329,54 +276,35 @@ def _targets() -> Iterator[Target]:
     limit, ours = _main("forward", "limit"), _main("forward", "ours", causal=True, order=ORDER)
     trained, quadrature = (_main(both, who) for who in OURS)
     sdpa, code = _main(both, "sdpa"), _main(both, "paper")
-    contract: dict[str, Any] = {"unit": "×", "quick": True}
-    yield Target(
-        "forward / streaming limit",
-        ratio(ours, limit),
-        at_most=1.3,
-        highlight="the time of merely reading q, k, v and writing y",
-        **contract,
-    )
-    yield Target(
-        f"{both}: paper's code / ours",
-        ratio(code, trained),
-        at_least=110,
-        highlight="faster than the paper’s code, forward and backward of the operator",
-        **contract,
-    )
-    yield Target(
-        f"{both}: SDPA / ours",
-        ratio(sdpa, trained),
-        at_least=110,
-        highlight="faster than softmax attention (SDPA), forward and backward of the operator",
-        **contract,
-    )
-    two = _main("forward", "ours", causal=True, order=2)
-    yield Target("forward: EA-6 / EA-2", ratio(ours, two), at_most=1.2, **contract)
-    yield Target(
-        f"{both}: peak extra memory", _peak_in_tensors, at_most=5, unit=" [B,L,D]", quick=True
-    )
-    acausal = ours | {"causal": False}
-    yield Target(
-        "non-causal forward / streaming limit", ratio(acausal, limit), at_most=1.3, unit="×"
-    )
+    times = partial(Target, unit="×")
+    contract = partial(times, quick=True)
+    words = "the time of merely reading q, k, v and writing y"
+    value = ratio(ours, limit)
+    yield contract("forward / streaming limit", value, at_most=1.3, highlight=words)
+    words = "faster than the paper’s code, forward and backward of the operator"
+    value = ratio(code, trained)
+    yield contract(f"{both}: paper's code / ours", value, at_least=110, highlight=words)
+    words = "faster than softmax attention (SDPA), forward and backward of the operator"
+    yield contract(f"{both}: SDPA / ours", ratio(sdpa, trained), at_least=110, highlight=words)
+    yield contract("forward: EA-6 / EA-2", ratio(ours, ours | {"order": 2}), at_most=1.2)
+    name = f"{both}: peak extra memory"
+    yield Target(name, _peak_in_tensors, at_most=5, unit=" [B,L,D]", quick=True)
+    value = ratio(ours | {"causal": False}, limit)
+    yield times("non-causal forward / streaming limit", value, at_most=1.3)
     for what, name in (("forward", "forward: 1 thread / 2"), (both, f"{both}: 1 / 2")):
-        one, more = ({"grows": "threads", "what": what, "threads": n} for n in (1, 2))
-        yield Target(f"long series, {name}", ratio(one, more), at_least=1.6, unit="×")
+        one, two = ({"grows": "threads", "what": what, "threads": n} for n in (1, 2))
+        yield times(f"long series, {name}", ratio(one, two), at_least=1.6)
     yield Target("inference call above its arithmetic", _call_overhead, at_most=30, unit=" µs")
     for terms, what in product(TERMS, ("forward", both)):
         at = {"grows": "terms", "what": what, "order": terms - 1}
-        pair = (at | {"who": who} for who in reversed(OURS))
-        yield Target(
-            f"{what}: quadrature / Taylor, {terms} terms", ratio(*pair), at_most=1.5, unit="×"
-        )
+        value = ratio(at | {"who": "quadrature"}, at | {"who": "ours"})
+        yield times(f"{what}: quadrature / Taylor, {terms} terms", value, at_most=1.5)
     name = f"{both}: SDPA / quadrature of {NODES}"
-    yield Target(name, ratio(sdpa, quadrature), at_least=10, unit="×")
+    yield times(name, ratio(sdpa, quadrature), at_least=10)
 
 
 TARGETS = tuple(_targets())
 
-# ---- tables and chart ----------------------------------------------------------------------------
 
 WHO = {
     "limit": "streaming limit",
@@ -411,7 +339,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         found = [row for row in timed if row.get("grows") == axis]
         if found:
             yield _growth(found, axis)
-    calls = [row for row in rows if row["what"] == "call"]
+    calls = rows_of(rows, "call")
     body = [[f"`{row['who']}`", *_quantiles(row), seconds(row["arithmetic"])] for row in calls]
     if calls:
         title = f"One inference call, `{list(calls[0]['shape'])}`, one thread"

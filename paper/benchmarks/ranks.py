@@ -23,14 +23,13 @@ from torch import Tensor
 
 from eattn.distributed import Shard
 from eattn.nn import TransformerBlock
-from paper.harness.measure import Candidate, interleave, time_once
+from paper.harness.measure import Candidate, interleave, relative_error, time_once
 from paper.harness.peak import DiedError
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, rows_of
 from paper.harness.table import Table, seconds
-from paper.harness.target import Rows, Target
+from paper.harness.target import Target, ratio
 
 TITLE = "One sequence, two processes"
-PAPER: dict[str, Any] = {}
 RANKS = 2
 SHAPE = (1, 65536, 256)  # of the target
 CHECKED = 257  # tokens, which RANKS does not divide
@@ -55,14 +54,8 @@ def plan(quick: bool) -> Plan:
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Check the values and gradients of two processes, then time steps and messages."""
-    work = list(groups(plan))
-    log.expect(key for key, _ in work)
-    checked = {"what": "correctness"}
-    if not all(log.has(key) for key, _ in work):
-        log.add(checked, start(RANKS, "check", dim=plan.dim))
-    yield from log.find(checked)
-    for key, measure in work:
-        yield from log.measure(key, measure)
+    check = partial(start, RANKS, "check", dim=plan.dim)
+    return log.measure_all(groups(plan), ({"what": "correctness"}, check))
 
 
 def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterator[Row]]]]:
@@ -105,9 +98,6 @@ def start(world: int, work: str, **options: Any) -> Any:
     return json.loads(output[0][0].strip().splitlines()[-1])
 
 
-# ---- in each process -----------------------------------------------------------------------------
-
-
 def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) -> None:
     """Run a function of WORK on all ranks; rank 0 prints its result as JSON."""
     torch.set_num_threads(1)
@@ -131,7 +121,7 @@ def check(dim: int) -> Row:
     mine = train(block, x[:, own], gy[:, own], shard)
     found = [p.grad for p in block.parameters() if p.grad is not None]
     pairs = [(mine, y[:, own]), *zip(found, expected, strict=True)]
-    worst = torch.stack([(a - b).abs().max() / b.abs().max() for a, b in pairs]).max()
+    worst = torch.tensor(max(relative_error(*pair) for pair in pairs))
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     return {"error": float(worst)}
 
@@ -202,14 +192,9 @@ def _inputs(length: int, dim: int) -> tuple[TransformerBlock, Tensor, Tensor]:
 
 WORK: dict[str, Callable[..., Any]] = {"check": check, "steps": steps, "gathers": gathers}
 
-# ---- target, table and chart ---------------------------------------------------------------------
 
-
-def _speedup(rows: Rows) -> float:
-    alone, together = (find_row(rows, what="step", shape=SHAPE, ranks=n) for n in (1, RANKS))
-    return float(alone["p50"] / together["p50"])
-
-
+_alone, _together = ({"what": "step", "shape": SHAPE, "ranks": n} for n in (1, RANKS))
+_speedup = ratio(_alone, _together)
 TARGETS = (
     Target("training step: one process / two, one thread each", _speedup, at_least=1.7, unit="×"),
 )
@@ -218,7 +203,7 @@ TARGETS = (
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield the times of a training step, and of messages between the processes."""
     quantiles = ("p20", "p50", "p80")
-    steps, gathers = ([r for r in rows if r["what"] == what] for what in ("step", "gather"))
+    steps, gathers = rows_of(rows, "step"), rows_of(rows, "gather")
     if steps:
         body = [[f"{row['ranks']}", *(f"{row[p]:.3f} s" for p in quantiles)] for row in steps]
         title = f"Training step, `{steps[0]['shape']}`, one thread per process"
@@ -226,10 +211,6 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     if gathers:
         body = [[f"{row['bytes']:,}", *(seconds(row[p]) for p in quantiles)] for row in gathers]
         yield Table("All-gather among the processes", ["bytes from each", *quantiles], body)
-
-
-def draw(rows: Sequence[Row]) -> None:
-    """Draw nothing: the tables are enough."""
 
 
 if __name__ == "__main__":

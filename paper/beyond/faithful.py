@@ -24,14 +24,14 @@ from eattn.ops import Expansion, Quadrature, State, Taylor, ea, ea_series
 from paper.harness.chart import BLUE, DASHED, GREEN, PURPLE, SKY, VERMILLION, Chart, Look, lines
 from paper.harness.measure import Candidate, Shape, inputs, interleave, value_and_gradients
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, find_row, group, rows_of
+from paper.harness.scores import Mean, means, seeds_note
 from paper.harness.settings import key_of
-from paper.harness.table import Mean, Table
+from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 from paper.tables import table3, table4
 
 TITLE = "Faithful in linear time"
-PAPER: dict[str, Any] = {}
 EXACT = "ea"
 FAITHFUL = Quadrature(25)
 IN_RANGE = ("ea-6+norm", "ea-6+bandwidth", "ea-6+center")  # keep q and k near 0
@@ -102,14 +102,8 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
         load_classification(data, "TRAIN")  # fails, or downloads, before the work
     for data in plan.series:
         load_forecasting(data)
-    groups = list(plan.groups())
-    log.expect(key for key, _ in groups)
-    for key, work in groups:
-        yield from log.measure(key, work)
+    yield from log.measure_all(plan.groups())
     yield from run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
-
-
-# ---- errors and times ----------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -165,9 +159,6 @@ def _fields(expansion: Expansion) -> Row:
     return {"expansion": f"ea-{expansion}", "terms": expansion.terms, "radius": expansion.radius}
 
 
-# ---- training ------------------------------------------------------------------------------------
-
-
 def measure_run(key: Key) -> Row:
     """Train one model; with exact EA, also run its weights with other expansions."""
     work = _classify if key["what"] == "run" else _forecast
@@ -205,15 +196,12 @@ def _forecast(key: Key) -> tuple[Row, nn.Module, Callable[[], Row]]:
     return row, model, evaluate
 
 
-# ---- targets, tables and chart -------------------------------------------------------------------
-
-
 def agreements(rows: Rows, expansion: str) -> dict[str, float]:
     """Return the share of exact EA's answers on TEST that stay the same, by dataset."""
-    exact = [row for row in _of(rows, "run") if "swapped" in row]
+    exact = [row for row in rows_of(rows, "run") if "swapped" in row]
     return {
         data: fmean(row["swapped"][expansion]["agreement"] for row in own)
-        for data, own in _by(exact, "data").items()
+        for data, own in group(exact, "data").items()
     }
 
 
@@ -229,34 +217,25 @@ def _error(rows: Rows, spread: float) -> float:
     return float(row["error"])
 
 
-TARGETS = (
-    *(
-        Target(
-            f"error of ea-{FAITHFUL} at a spread of {spread:g}",
-            partial(_error, spread=spread),
-            at_most=2e-4,
-        )
-        for spread in (1.0, 1.5)
-    ),
-    Target(
-        f"exact EA's answers on ea-{FAITHFUL}: least agreement of a dataset",
-        _least_agreement,
-        at_least=0.999,
-    ),
+_errors = (
+    Target(f"error of ea-{FAITHFUL} at a spread of {s:g}", partial(_error, spread=s), at_most=2e-4)
+    for s in (1.0, 1.5)
 )
+_name = f"exact EA's answers on ea-{FAITHFUL}: least agreement of a dataset"
+TARGETS = (*_errors, Target(_name, _least_agreement, at_least=0.999))
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield errors and costs, the gain by centring, and the results of training."""
     errors, centers, forecasts, runs = (
-        _of(rows, what) for what in ("error", "center", "forecast", "run")
+        rows_of(rows, what) for what in ("error", "center", "forecast", "run")
     )
     if errors:
-        yield _costs(errors, _of(rows, "time"))
+        yield _costs(errors, rows_of(rows, "time"))
     if centers:
         body = [
             [name, *(f"{row['error']:.1e}" for row in pair)]
-            for name, pair in _by(centers, "expansion").items()
+            for name, pair in group(centers, "expansion").items()
         ]
         title = "Error for q and k around 1 with a spread of 0.5"
         yield Table(title, ["expansion", "as they are", "centred"], body)
@@ -267,11 +246,11 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def _costs(errors: Sequence[Row], times: Sequence[Row]) -> Table:
-    head = ["expansion", *(f"spread {spread:g}" for spread in _by(errors, "spread"))]
+    head = ["expansion", *(f"spread {spread:g}" for spread in group(errors, "spread"))]
     head += ["forward, ms", "forward+backward, ms", "state, KiB"]
     cost = {row["expansion"]: row for row in times}
     body = []
-    for name, found in _by(errors, "expansion").items():
+    for name, found in group(errors, "expansion").items():
         cells = [name, *(f"{row['error']:.1e}" for row in found)]
         row = cost.get(name)
         if row is not None:
@@ -287,24 +266,23 @@ def _forecasts(runs: Sequence[Row]) -> Table:
         exact = [row | row["swapped"][name] for row in runs if "swapped" in row]
         body += [[f"ea's weights on {name}", *cells] for _, *cells in _means(exact, "mae")]
     title = "MAE, horizon 6, windows in the order of time"
-    return Table(title, ["trained with", *_by(runs, "data")], body)
+    return Table(title, ["trained with", *group(runs, "data")], body)
 
 
 def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
     runs = sorted(runs, key=lambda row: list(table3.SHORT).index(row["data"]))
-    short = [table3.SHORT[data] for data in _by(runs, "data")]
+    short = [table3.SHORT[data] for data in group(runs, "data")]
     body = _means(runs, "accuracy")
-    for cells, own in zip(body, _by(runs, "mixer").values(), strict=True):
+    for cells, own in zip(body, group(runs, "mixer").values(), strict=True):
         cells.append(f"{fmean(row['seconds'] for row in own):.0f}")
-    seeds = len({row["seed"] for row in runs})
     title = "Accuracy on TEST, epoch picked on a fifth of TRAIN"
-    note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
+    note = seeds_note(means(runs, "accuracy", "data", "mixer").values())
     yield Table(title, ["trained with", *short, "seconds per run"], body, [note])
     body = []
     exact = [row for row in runs if "swapped" in row]
     for name in dict.fromkeys(name for row in exact for name in row["swapped"]):
         same, cells = agreements(runs, name), [name]
-        for data in _by(runs, "data"):
+        for data in group(runs, "data"):
             found = [r["swapped"][name]["accuracy"] for r in exact if r["data"] == data]
             cells.append(f"{fmean(found):.3f}, {same[data]:.2%}" if found else "")
         body.append(cells)
@@ -313,34 +291,23 @@ def _accuracies(runs: Sequence[Row]) -> Iterator[Table]:
         yield Table("Weights of exact EA with other expansions", head, body)
 
 
-def _means(runs: Sequence[Row], field: str) -> list[list[str]]:
-    """Return a line per mixer: mean and deviation of a field over the seeds, by dataset."""
-    body = []
-    for mixer, own in _by(runs, "mixer").items():
-        cells = [mixer]
-        for data in _by(runs, "data"):
-            values = [row[field] for row in own if row["data"] == data]
-            mean = Mean.of(values) if values else None
-            cells.append("" if mean is None else f"{mean.value:.3f} ± {mean.spread:.3f}")
-        body.append(cells)
-    return body
+def _means(runs: Sequence[Row], score: str) -> list[list[str]]:
+    """Return a line per mixer: mean and deviation of a score over the seeds, by dataset."""
+    found, sets = means(runs, score, "mixer", "data"), group(runs, "data")
+    return [
+        [mixer, *(_cell(found[mixer, data]) if (mixer, data) in found else "" for data in sets)]
+        for mixer in group(runs, "mixer")
+    ]
 
 
-def _of(rows: Sequence[Row], what: str) -> list[Row]:
-    return [row for row in rows if row["what"] == what]
-
-
-def _by(rows: Sequence[Row], field: str) -> dict[Any, list[Row]]:
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row[field], []).append(row)
-    return found
+def _cell(mean: Mean) -> str:
+    return f"{mean.value:.3f} ± {mean.spread:.3f}"
 
 
 def draw(rows: Sequence[Row]) -> Chart | None:
     """Draw the error against the number of terms, and against time."""
-    errors, times = _of(rows, "error"), _of(rows, "time")
-    shades = dict(zip(_by(errors, "spread"), SHADES, strict=False))
+    errors, times = rows_of(rows, "error"), rows_of(rows, "time")
+    shades = dict(zip(group(errors, "spread"), SHADES, strict=False))
     panels = []
     for title, x, cost in (
         ("(a) Error by number of terms", "terms", {r["expansion"]: r["terms"] for r in errors}),
@@ -365,7 +332,7 @@ def draw(rows: Sequence[Row]) -> Chart | None:
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the spreads at which the paper's series is far from exact EA."""
-    for row in _of(rows, "error"):
+    for row in rows_of(rows, "error"):
         if row["expansion"] == "ea-6" and row["error"] > 0.1:
             share = f"{row['error']:.0%}".replace("%", " %")
             yield f"At a spread of {row['spread']:g} of q and k, EA-6 is {share} off exact EA."

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,23 +22,13 @@ from eattn.lm import LMConfig, train_lm
 from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Panel, lines
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog
-from paper.harness.settings import by_variant, key_of, settings_of
-from paper.harness.table import Mean, Table
+from paper.harness.scores import Mean, seeds
+from paper.harness.settings import by_variant, defaults, key_of, settings_of
+from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Language models"
-PAPER: dict[str, Any] = {}
 OURS = "ea-6"
-DEFAULTS: dict[str, Any] = {  # rows do not store these values
-    "hidden": 256,
-    "layers": 4,
-    "length": 256,
-    "batch_tokens": 4096,
-    "steps": 300,
-    "lr": 2e-3,
-    "evaluations": 8,
-    "judged": 2**16,
-}
 # Size of the text of the rows that do not store it: documents and bytes, training and validation.
 TEXT = {"documents": [356, 27], "text_bytes": [7427222, 390873]}
 DASHES = {"": None, ", no convolution": DOTTED, ", learned positions": [8, 3, 2, 3]}
@@ -54,14 +45,14 @@ class Plan:
     positioned: tuple[str, ...] = ("sa",)  # also with learned positions
     text: tuple[str, ...] = ()  # files or folders; the standard library by default
     seeds: int = 1
-    hidden: int = DEFAULTS["hidden"]
-    layers: int = DEFAULTS["layers"]
-    length: int = DEFAULTS["length"]
-    batch_tokens: int = DEFAULTS["batch_tokens"]
-    steps: int = DEFAULTS["steps"]
-    lr: float = DEFAULTS["lr"]
-    evaluations: int = DEFAULTS["evaluations"]
-    judged: int = DEFAULTS["judged"]
+    hidden: int = 256
+    layers: int = 4
+    length: int = 256
+    batch_tokens: int = 4096
+    steps: int = 300
+    lr: float = 2e-3
+    evaluations: int = 8
+    judged: int = 2**16
     jobs: int | None = None  # runs side by side; one per core by default
 
     def runs(self) -> Iterator[Key]:
@@ -69,12 +60,13 @@ class Plan:
         names = [Path(path).name for path in self.text]  # the same on every machine
         changed = {"text": names or None, **key_of(self, DEFAULTS)}
         kinds = [(self.mixers, 4, False), (self.plain, None, False), (self.positioned, 4, True)]
-        for seed in range(self.seeds):
-            for mixers, short_conv, positions in kinds:
-                for mixer in mixers:
-                    if mixer in self.mixers:
-                        key = {"what": "run", "mixer": mixer, "short_conv": short_conv}
-                        yield key | {"positions": positions, "seed": seed} | changed
+        for seed, (mixers, short_conv, positions) in product(range(self.seeds), kinds):
+            for mixer in (mixer for mixer in mixers if mixer in self.mixers):
+                key = {"what": "run", "mixer": mixer, "short_conv": short_conv}
+                yield key | {"positions": positions, "seed": seed} | changed
+
+
+DEFAULTS = defaults(Plan, after="seeds")
 
 
 def plan(quick: bool) -> Plan:
@@ -94,9 +86,6 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     folder = None if log.path is None else log.path.parent / f".{log.path.stem}"
     measure = partial(measure_run, text=plan.text, folder=folder)
     return run_all(log, keys, measure, jobs=plan.jobs)
-
-
-# ---- one run -------------------------------------------------------------------------------------
 
 
 def model_settings(key: Key) -> LMConfig:
@@ -135,9 +124,6 @@ def measure_run(key: Key, *, text: Sequence[str], folder: Path | None) -> Row:
     }
 
 
-# ---- targets, table and chart --------------------------------------------------------------------
-
-
 def kind(row: Row) -> str:
     """Return what distinguishes a model from one of the same mixer: its convolution, positions."""
     if row["positions"]:
@@ -155,14 +141,13 @@ def _bits(rows: Rows, name: str) -> float:
     return fmean(row["bits_per_byte"] for row in by_name(rows)[name])
 
 
+def _ratio(rows: Rows) -> float:
+    return _bits(rows, OURS) / _bits(rows, "sa")
+
+
 TARGETS = (
     Target("EA-6: bits per byte", lambda rows: _bits(rows, OURS), at_most=2.6),
-    Target(
-        "bits per byte: EA-6 / SA",
-        lambda rows: _bits(rows, OURS) / _bits(rows, "sa"),
-        at_most=1.03,
-        unit="×",
-    ),
+    Target("bits per byte: EA-6 / SA", _ratio, at_most=1.03, unit="×"),
 )
 
 
@@ -172,22 +157,21 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     order = sorted(by_name(rows).items(), key=lambda pair: _mean(pair[1], "bits_per_byte"))
     for name, runs in order:
         bits = Mean.of([row["bits_per_byte"] for row in runs])
-        spread = f" ± {bits.spread:.3f}" if bits.seeds > 1 else ""
         rate = fmean(row["tokens"] / row["seconds"] for row in runs)
         cells = [f"{_mean(runs, 'seconds'):,.0f}", f"{rate:,.0f}", f"{runs[0]['parameters']:,}"]
-        body.append([name, f"{bits.value:.3f}{spread}", *cells])
+        body.append([name, bits.text, *cells])
     head = ["mixer", "bits per byte", "training, s", "tokens per second", "parameters"]
     yield Table("Bits per byte of validation text", head, body, [_note(rows)])
 
 
 def _note(rows: Sequence[Row]) -> str:
     run = TEXT | settings_of(rows[0], DEFAULTS)
-    seeds = max(map(len, by_name(rows).values()))
+    runs = max(map(len, by_name(rows).values()))
     judged = min(run["judged"], run["text_bytes"][1])
     return (
         f"{run['layers']} blocks of {run['hidden']} channels, {run['steps']:,} steps of"
-        f" {run['batch_tokens']:,} bytes in rows of {run['length']}, {seeds}"
-        f" seed{'s' * (seeds > 1)}, one thread, learning rate {run['lr']:g}. Trained on"
+        f" {run['batch_tokens']:,} bytes in rows of {run['length']},"
+        f" {seeds(runs)}, one thread, learning rate {run['lr']:g}. Trained on"
         f" {run['text_bytes'][0] / 1e6:.1f} MB in {run['documents'][0]} documents; validated on"
         f" {judged:,} bytes from {run['documents'][1]} others."
     )

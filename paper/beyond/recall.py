@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,25 +24,15 @@ from eattn.nn import check_mixer
 from eattn.train import Task, TrainConfig, isolated, train
 from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, lines
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog
-from paper.harness.settings import by_variant, key_of, settings_of
+from paper.harness.runlog import Key, Row, RunLog, group
+from paper.harness.scores import seeds
+from paper.harness.settings import by_variant, defaults, key_of, settings_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Associative recall"
-PAPER: dict[str, Any] = {}
 OURS = "ea-6"
 GUESS = "any value of the sample"  # models learn this first
-DEFAULTS: dict[str, Any] = {  # rows do not store these values
-    "pairs": (4, 8, 16, 32),
-    "hidden": 64,
-    "layers": 2,
-    "heads": 1,
-    "vocab": 512,
-    "batch": 64,
-    "steps": 1500,
-    "judged": 512,
-}
 VALIDATION, TEST = 1, 2  # streams of random numbers; training uses stream 0
 EVALUATED = 64  # samples per batch of the evaluation
 EARLY = 0.01  # exponent of the distribution of the queries' positions: most come early
@@ -58,14 +47,14 @@ class Plan:
     mixers: tuple[str, ...] = ("ea-2", "ea-6", "ea", "la", "sa")
     lrs: tuple[float, ...] = (1e-3, 3e-3)  # the best one on validation counts
     seeds: int = 1
-    pairs: tuple[int, ...] = DEFAULTS["pairs"]
-    hidden: int = DEFAULTS["hidden"]
-    layers: int = DEFAULTS["layers"]
-    heads: int = DEFAULTS["heads"]  # of sa and la; one, as in Zoology, holds the most pairs
-    vocab: int = DEFAULTS["vocab"]
-    batch: int = DEFAULTS["batch"]
-    steps: int = DEFAULTS["steps"]
-    judged: int = DEFAULTS["judged"]  # samples of each number of pairs
+    pairs: tuple[int, ...] = (4, 8, 16, 32)
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 1  # of sa and la; one, as in Zoology, holds the most pairs
+    vocab: int = 512
+    batch: int = 64
+    steps: int = 1500
+    judged: int = 512  # samples of each number of pairs
     jobs: int | None = None  # runs side by side; one per core by default
 
     def runs(self) -> Iterator[Key]:
@@ -73,6 +62,9 @@ class Plan:
         changed = key_of(self, DEFAULTS)
         for seed, mixer, lr in product(range(self.seeds), self.mixers, self.lrs):
             yield {"what": "run", "mixer": mixer, "lr": lr, "seed": seed} | changed
+
+
+DEFAULTS = defaults(Plan, after="seeds")
 
 
 def plan(quick: bool) -> Plan:
@@ -93,36 +85,12 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
 def recall(
     samples: int, *, pairs: int, vocab: int, rng: np.random.Generator, length: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw samples of the task.
+    """Draw samples of the task: tokens [samples, length], and labels of the same shape.
 
-    Keys come from the lower half of the vocabulary and values from the upper half; no key occurs
-    twice in a sample. After the pairs each key comes once more, early rather than late, between
-    random tokens.
-
-    Parameters
-    ----------
-    samples : int
-        Number of samples.
-    pairs : int
-        Pairs of key and value in each sample.
-    vocab : int
-        Tokens are 0 to vocab - 1; at least 2 pairs + 2.
-    rng : numpy.random.Generator
-        Source of randomness.
-    length : int, optional
-        Tokens of a sample; even, at least 4 pairs, which is the default.
-
-    Returns
-    -------
-    tokens : Tensor, shape (samples, length)
-    labels : Tensor, shape (samples, length)
-        Value to predict after each token, or NO_LABEL.
-
-    Examples
-    --------
-    >>> tokens, labels = recall(2, pairs=4, vocab=32, rng=np.random.default_rng(0))
-    >>> tokens.shape, int((labels != NO_LABEL).sum())
-    (torch.Size([2, 16]), 8)
+    A label is the value to predict after a token, or NO_LABEL. Keys come from the lower half of the
+    vocabulary and values from the upper half; no key occurs twice in a sample. After the pairs each
+    key comes once more, early rather than late, between random tokens. The length is even and at
+    least 4 pairs, which is the default.
     """
     length = 4 * pairs if length is None else length
     if pairs < 1:
@@ -243,17 +211,13 @@ def state_bytes(model: EAForCausalLM, settings: Row) -> int:
     return int(model(tokens, use_cache=True).past_key_values.nbytes)
 
 
-# ---- target, table and chart ---------------------------------------------------------------------
-
-
 def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the runs of each mixer with its best learning rate on validation, one per seed."""
     found = {}
     for name, runs in by_variant(rows, lambda row: row["mixer"], DEFAULTS).items():
-        by_lr: dict[float, list[Row]] = {}
-        for row in runs:
-            by_lr.setdefault(row["lr"], []).append(row)
-        found[name] = max(by_lr.values(), key=lambda of: fmean(row["validation"] for row in of))
+        found[name] = max(
+            group(runs, "lr").values(), key=lambda of: fmean(row["validation"] for row in of)
+        )
     return found
 
 
@@ -289,12 +253,12 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 def _note(rows: Sequence[Row], found: dict[str, list[Row]]) -> str:
     run = settings_of(rows[0], DEFAULTS)
-    seeds, lrs = max(map(len, found.values())), len({row["lr"] for row in rows})
+    most, lrs = max(map(len, found.values())), len(group(rows, "lr"))
     return (
         f"{run['layers']} blocks of {run['hidden']} channels with a short convolution; `sa` and"
         f" `la` with {run['heads']} head{'s' * (run['heads'] > 1)}; 4 tokens per pair from a"
         f" vocabulary of {run['vocab']}; {run['steps']:,} steps of {run['batch']} samples; the best"
-        f" of {lrs} learning rate{'s' * (lrs > 1)} on validation; {seeds} seed{'s' * (seeds > 1)}."
+        f" of {lrs} learning rate{'s' * (lrs > 1)} on validation; {seeds(most)}."
         " The state is that after the longest sample."
     )
 

@@ -21,9 +21,8 @@ from eattn.ops import reference
 from paper.harness import chart
 from paper.harness.chart import DASHED, GREEN, GREY, PURPLE, Chart, Look, Panel, dots, lines
 from paper.harness.measure import significant
-from paper.harness.runlog import Row, RunLog, find_row
+from paper.harness.runlog import Row, RunLog, find_row, rows_of
 from paper.harness.table import Table, percent
-from paper.harness.target import Target
 
 TITLE = "Figure 1: from q and k to y"
 PAPER: dict[str, Any] = {
@@ -34,12 +33,11 @@ PAPER: dict[str, Any] = {
         " linear attention lacks it.",
     )
 }
-TARGETS: tuple[Target, ...] = ()
 
 L, D = 32, 64
 SMOOTH = 1.5  # tokens; neighbours are alike, as in a real sequence, and the maps can be read
 FACTORS = (0.5, 1.0, 2.0)  # multiples of sigma at which entropies are measured
-LARGEST = 4.0  # beyond it the literal e^(-k^2) comes near to underflow
+SIGMA, SEED = 1.0, 0  # standard deviation of q and k; seed of the sequence
 LOOKS = {name.upper(): look for name, look in chart.LOOKS.items()} | {
     "q": Look(GREEN),
     "k": Look(PURPLE, DASHED),
@@ -50,16 +48,7 @@ LOOKS = {name.upper(): look for name, look in chart.LOOKS.items()} | {
 
 @dataclass(frozen=True)
 class Plan:
-    """Standard deviation of q and k, and the seed of the sequence."""
-
-    sigma: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sigma <= LARGEST:
-            raise ValueError(f"sigma must be above 0 and at most {LARGEST:g}, got {self.sigma:g}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+    """Nothing to choose."""
 
 
 def plan(quick: bool) -> Plan:
@@ -69,17 +58,14 @@ def plan(quick: bool) -> Plan:
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Compute one channel step by step, then the entropy of every mechanism."""
-    for row in compute(plan.sigma, plan.seed):
+    for row in compute():
         key = {name: row.get(name) for name in ("what", "who", "sigma", "seed")}
         yield from log.measure(key, lambda row=row: row)  # type: ignore[misc]
 
 
-def tensors(sigma: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v [L, D] of a smooth random signal; q and k have deviation sigma, v has 1.
-
-    The same seed gives the same q and k for any sigma, up to the scale.
-    """
-    rng = torch.Generator().manual_seed(seed)
+def tensors(sigma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v [L, D] of a smooth random signal; q and k have deviation sigma, v has 1."""
+    rng = torch.Generator().manual_seed(SEED)
     token = torch.arange(L, dtype=torch.float64)
     near = torch.exp(-((token[:, None] - token) ** 2) / (2 * SMOOTH**2))
     x = near / near.norm(dim=1, keepdim=True) @ _normal(rng, L, D)
@@ -91,14 +77,14 @@ def _normal(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
 
-def compute(sigma: float, seed: int) -> Iterator[Row]:
+def compute() -> Iterator[Row]:
     """Yield inputs, scores, weights and outputs of one channel, then all entropies."""
-    config = {"seed": seed, "L": L, "D": D, "smooth": SMOOTH, "dtype": "float64"}
-    q, k, v = tensors(sigma, seed)
+    config = {"seed": SEED, "L": L, "D": D, "smooth": SMOOTH, "dtype": "float64"}
+    q, k, v = tensors(SIGMA)
     exact = ea(q, k)
     exact_y = y_of(exact, v)
     c = typical_channel(y_of(FORMS["EA-6"](q, k), v), exact_y)
-    here = config | {"sigma": sigma, "channel": c}
+    here = config | {"sigma": SIGMA, "channel": c}
     channel = zip("qkv", (q, k, v), strict=True)
     yield here | {"what": "inputs"} | {n: significant(x[:, c].tolist(), 6) for n, x in channel}
     yield here | {"what": "scores", "o": _matrix(scores(q, k)[:, :, c])}
@@ -118,7 +104,7 @@ def compute(sigma: float, seed: int) -> Iterator[Row]:
         for name, mechanism in MECHANISMS.items():
             found = entropy(mechanism(factor * q, factor * k)).flatten()
             p20, p80 = found.quantile(torch.tensor([0.2, 0.8], dtype=found.dtype)).tolist()
-            row = config | {"what": "entropy", "who": name, "sigma": factor * sigma}
+            row = config | {"what": "entropy", "who": name, "sigma": factor * SIGMA}
             yield row | {"entropy": float(found.mean()), "p20": p20, "p80": p80}
 
 
@@ -190,23 +176,16 @@ def misplaced(weights: Tensor, exact: Tensor) -> Tensor:
     return (weights - exact).abs().sum(dim=1).mean(dim=0) / 2
 
 
-# ---- tables and chart ----------------------------------------------------------------------------
-
-
 def entropies(rows: Sequence[Row]) -> dict[tuple[float, str], float]:
-    """Return the mean entropy by (sigma, mechanism), for the newest seed."""
-    seed = newest(rows)["seed"]
-    found = [row for row in rows if row["what"] == "entropy" and row["seed"] == seed]
-    found.sort(key=lambda row: float(row["sigma"]))
-    return {(row["sigma"], row["who"]): row["entropy"] for row in found}
+    """Return the mean entropy by (sigma, mechanism)."""
+    return {(row["sigma"], row["who"]): row["entropy"] for row in rows_of(rows, "entropy")}
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield the error of the series, and the entropy of the weights by mechanism."""
-    of = {name: newest(rows)[name] for name in ("sigma", "seed")}
-    found = [find_row(rows, what="weights", who=who, **of) for who in ("EA-6", "EA-2")]
+    found = [find_row(rows, what="weights", who=who) for who in ("EA-6", "EA-2")]
     body = [[r["who"], percent(r["misplaced_all"]), percent(r["error_all"])] for r in found]
-    title = f"Difference from EA over all channels, σ = {of['sigma']:g}"
+    title = f"Difference from EA over all channels, σ = {SIGMA:g}"
     yield Table(title, ["form", "weight misplaced", "relative error of y"], body)
     entropy_of = entropies(rows)
     sigmas = list(dict.fromkeys(sigma for sigma, _ in entropy_of))
@@ -231,26 +210,20 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
         if who in ("SA", "LA") and value < found[sigma, "EA"]:
             both = f"entropy {value:.2f}, against {found[sigma, 'EA']:.2f}"
             yield f"At σ = {sigma:g} {who} is spikier than EA: {both}."
-    for row in rows:
-        if row["what"] == "weights" and row["misplaced_all"] > 0.1:
+    for row in rows_of(rows, "weights"):
+        if row["misplaced_all"] > 0.1:
             where, share = f"At σ = {row['sigma']:g}", percent(row["misplaced_all"])
             yield f"{where} {row['who']} puts {share} of the weight on other keys than EA does."
 
 
-def newest(rows: Sequence[Row]) -> Row:
-    """Return the last inputs: the figure shows one sequence."""
-    return [row for row in rows if row["what"] == "inputs"][-1]
-
-
 def draw(rows: Sequence[Row]) -> Chart:
     """Draw inputs and scores, the weights of each form, outputs, and entropies."""
-    given = newest(rows)
-    of = {"sigma": given["sigma"], "seed": given["seed"]}
-    weights = {who: find_row(rows, what="weights", who=who, **of) for who in FORMS}
-    title = f"(a) q and k of channel {given['channel']}, σ = {given['sigma']:g}"
+    given = find_row(rows, what="inputs")
+    weights = {who: find_row(rows, what="weights", who=who) for who in FORMS}
+    title = f"(a) q and k of channel {given['channel']}, σ = {SIGMA:g}"
     style: dict[str, Any] = {"x": "token", "looks": LOOKS, "markers": False}
     panels = [lines(title, _curves({n: given[n] for n in "qk"}), y="value", columns=4, **style)]
-    o = find_row(rows, what="scores", **of)["o"]
+    o = find_row(rows, what="scores")["o"]
     panels.append(heat("(b) Scores −(q − k)²", o, scheme="cividis"))
     top = max(max(map(max, row["weights"])) for row in weights.values())
     for letter, (who, row) in zip("cde", weights.items(), strict=True):
@@ -263,8 +236,7 @@ def draw(rows: Sequence[Row]) -> Chart:
     points = [
         {"series": row["who"], "x": f"σ = {row['sigma']:g}", "y": row["entropy"]}
         | {"low": row["p20"], "high": row["p80"]}
-        for row in rows
-        if row["what"] == "entropy" and row["seed"] == given["seed"]
+        for row in rows_of(rows, "entropy")
     ]
     title = "(g) Entropy of the weights, p20 to p80"
     return Chart([*panels, dots(title, points, y="entropy, 1 = uniform", looks=LOOKS)])

@@ -15,27 +15,10 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from paper.harness.chart import (
-    BLACK,
-    BLUE,
-    DASHED,
-    GREEN,
-    GREY,
-    INK,
-    PURPLE,
-    SKY,
-    SOFT,
-    VERMILLION,
-    Chart,
-    Look,
-    Panel,
-    bars,
-    lines,
-)
+from paper.harness.chart import DASHED, GREY, INK, PALETTE, SOFT, Chart, Look, Panel, bars, lines
 from paper.harness.measure import significant
-from paper.harness.runlog import Row, RunLog, find_row
+from paper.harness.runlog import Row, RunLog, find_row, rows_of
 from paper.harness.table import Table, percent
-from paper.harness.target import Target
 
 TITLE = "Figure 3: eˣ and its Taylor polynomials"
 PAPER: dict[str, Any] = {
@@ -44,28 +27,20 @@ PAPER: dict[str, Any] = {
         "The polynomials follow eˣ near 0, where activations are expected to stay.",
     )
 }
-TARGETS: tuple[Target, ...] = ()
 
 Array = NDArray[np.float64]
-HIGHEST = 16  # the operator's range
+ORDERS = (2, 6)  # each is compared with the odd order below it
 NEAR = np.array([0.001, 0.003, 0.005, 0.01, 0.02, 0.03])  # the error falls steeply towards 0
 X = np.sort([*np.linspace(-6, 4, 201), *NEAR, *-NEAR])
 POINTS = (-4, -2, -1, 1, 2, 4)
 SIGMAS = (0.5, 1.0)
 PAIRS, SEED = 2**20, 0  # pairs of q and k, drawn to count negative weights
 LEAST = 1e-5  # %, the smallest error that is drawn
-COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, SKY, BLACK)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Even orders; each is compared with the odd order below it."""
-
-    orders: tuple[int, ...] = (2, 6)
-
-    def __post_init__(self) -> None:
-        if any(order % 2 or not 2 <= order <= HIGHEST for order in self.orders):
-            raise ValueError(f"orders must be even, from 2 to {HIGHEST}, got {list(self.orders)}")
+    """Nothing to choose."""
 
 
 def plan(quick: bool) -> Plan:
@@ -75,7 +50,7 @@ def plan(quick: bool) -> Plan:
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Evaluate eˣ, the polynomials, and the range of 2qk for normal q and k."""
-    for row in evaluate(plan.orders):
+    for row in evaluate(ORDERS):
         key = {name: row.get(name) for name in ("what", "order", "sigma")}
         yield from log.measure(key, lambda row=row: row)  # type: ignore[misc]
 
@@ -139,13 +114,9 @@ def zero(order: int) -> float:
     return high
 
 
-# ---- tables and chart ----------------------------------------------------------------------------
-
-
 def polynomials(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of polynomials by their order."""
-    found = [row for row in rows if row["what"] == "polynomial"]
-    return sorted(found, key=lambda row: int(row["order"]))
+    return sorted(rows_of(rows, "polynomial"), key=lambda row: int(row["order"]))
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -177,22 +148,23 @@ def draw(rows: Sequence[Row]) -> Chart:
     exp = find_row(rows, what="exp")
     even = [row for row in found if row["order"] % 2 == 0]
     looks = {"eˣ": Look(GREY)}
-    for row, colour in zip(even, cycle(COLOURS), strict=False):
+    for row, colour in zip(even, cycle(PALETTE), strict=False):
         looks |= {f"order {row['order'] - 1}": Look(colour, DASHED), name(row): Look(colour)}
     style: dict[str, Any] = {"looks": looks, "markers": False}
     axes: dict[str, Any] = {"x": "x (= 2qk)", "y": "value"}
     points = _points([exp, *even], "y", (-4, 3), (-0.5, 15))
     values = lines("(a) Near 0 the polynomials follow eˣ", points, **axes, **style)
-    errors = _errors(even, [row for row in rows if row["what"] == "range of 2qk"], style)
+    errors = _errors(even, rows_of(rows, "range of 2qk"), style)
     points = _points([exp, *found], "y", (-6, 1), (-3, 3))
     title = "(c) Even orders stay positive, odd ones cross zero"
     signs = lines(title, points, **axes, **style)
     ground = alt.Chart(alt.Data(values=[{}])).mark_rule(color=INK).encode(y=alt.datum(0))
     signs = replace(signs, body=alt.layer(ground, signs.body))
-    shares = [
-        {"series": name(row), "y": 100 * row["negative_share"], "text": _share(row)}
-        for row in found
-    ]
+    shares = []
+    for row in found:
+        share = row["negative_share"]
+        text = percent(share) if share else "none"
+        shares.append({"series": name(row), "y": 100 * share, "text": text})
     title = "(d) Negative weights, q and k standard normal"
     return Chart([values, errors, signs, bars(title, shares, x="% of weights", looks=looks)])
 
@@ -228,10 +200,6 @@ def _points(
         for x, y in zip(row["x"], row[field], strict=True)
         if x_range[0] <= x <= x_range[1] and y_range[0] <= y <= y_range[1]
     ]
-
-
-def _share(row: Row) -> str:
-    return percent(row["negative_share"]) if row["negative_share"] else "none"
 
 
 def _short(error: float) -> str:

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from eattn.nn import check_mixer
 from paper.harness import bert, peak
-from paper.harness.bert import OURS, better_mixers, mixer_points, rows_of
+from paper.harness.bert import OURS, better_mixers, mixer_points
 from paper.harness.chart import BLACK, DOTTED, GREY, LOOKS, Chart, Look, lines
 from paper.harness.measure import Candidate, Times, Work, exponent, inputs, interleave
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table, grid, number, size
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "Figure 4: the cost of training"
 PAPER: dict[str, Any] = {
@@ -44,21 +44,18 @@ WARM = 64  # tokens of the untimed first step
 GRAIN = 32  # every L that is tried is a multiple of it
 GAP = 0.05  # an L that fits and one that does not are at most this share apart
 ATTEMPTS = 12  # at most, in the search for the longest L
+DROPOUT = 0.0  # BERT has 0.1; its masks cost the same with every mixer
 CLOSE = 0.99  # share of the predicted L that is tried first
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure. Only 768 channels and 12 blocks are BERT-base."""
+class Plan(bert.ModelPlan):
+    """What to measure."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa", "sa-math")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)
     batches: tuple[int, ...] = (1, 4, 16)
     budget: float = 8.0  # GiB for weights, gradients and the step
-    dim: int = bert.DIM
-    depth: int = bert.DEPTH
-    dropout: float = 0.0  # BERT has 0.1; its masks cost the same with every mixer
-    device: str = "cpu"
     patience: float = 240.0  # seconds; a slower step is not timed again
     timed: int = 8192  # tokens; a longer step is not timed again
     seconds: float = 20.0  # of the interleaved steps of a length
@@ -67,16 +64,14 @@ class Plan:
 
     def model_bytes(self, mixer: str) -> int:
         """Return the bytes of weights and gradients."""
-        return 2 * bert.weight_bytes(mixer, dim=self.dim, depth=self.depth)
+        return 2 * super().model_bytes(mixer)
 
     def conditions(self, mixer: str) -> Row:
-        """Return the fields of a row that are the same for all steps of a mixer."""
-        same = bert.conditions(self.dim, self.depth, self.model_bytes(mixer))
-        return same | {"optimizer": False}
+        return super().conditions(mixer) | {"optimizer": False}
 
     def keys(self) -> tuple[list[Row], list[Row]]:
         """Return the keys of the memory of a step at batch 1, and of the longest L."""
-        model = bert.model_key(self.dim, self.depth, self.device) | {"dropout": self.dropout}
+        model = self.key | {"dropout": DROPOUT}
         memory: list[Row] = [
             {"what": "memory", "mixer": name, "batch": 1, "L": L} | model
             for L in self.lengths
@@ -134,15 +129,13 @@ def _time(key: Key) -> Key:
 # ---- one step ------------------------------------------------------------------------------------
 
 
-def step(
-    name: str, *, batch: int, length: int, dim: int, depth: int, dropout: float, device: str
-) -> Work:
+def step(name: str, *, batch: int, length: int, dim: int, depth: int, device: str) -> Work:
     """Return a training step on random sequences [batch, length, dim].
 
     Gradients exist before the step and are cleared in place: with the weights they are the model,
     and a step adds activations and temporary tensors.
     """
-    model = bert.make_model(name, dim=dim, depth=depth, max_len=length, dropout=dropout)
+    model = bert.make_model(name, dim=dim, depth=depth, max_len=length, dropout=DROPOUT)
     model.to(device).train()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -169,8 +162,8 @@ def _train(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 
 def options(plan: Plan, key: Key) -> dict[str, Any]:
     """Return the arguments of `step` for a key."""
-    same = {name: getattr(plan, name) for name in ("dim", "depth", "dropout", "device")}
-    return same | {"name": key["mixer"], "batch": key["batch"], "length": key["L"]}
+    shape = {"name": key["mixer"], "batch": key["batch"], "length": key["L"]}
+    return shape | plan.size | {"device": plan.device}
 
 
 def trial(plan: Plan, key: Key, most: int | None = None) -> Row:
@@ -309,9 +302,6 @@ def _known(rows: Rows, key: Key) -> list[tuple[int, int, float]]:
     ]
 
 
-# ---- targets, tables and chart -------------------------------------------------------------------
-
-
 def growth(rows: Rows, mixer: str) -> float:
     """Return b of memory = a L^b."""
     found = [
@@ -322,46 +312,25 @@ def growth(rows: Rows, mixer: str) -> float:
     return exponent([row["L"] for row in found], [row["peak_bytes"] for row in found])
 
 
-def _ratio(
-    what: str, field: str, above: tuple[str, int], below: tuple[str, int]
-) -> Callable[[Rows], float]:
+def _ratio(what: str, field: str, above: tuple[str, int], below: tuple[str, int]) -> Any:
     """Return a function of rows: a field at one mixer and L over the same field at another."""
-
-    def value(rows: Rows) -> float:
-        points = (find_row(rows, what=what, batch=1, mixer=m, L=L) for m, L in (above, below))
-        first, second = (row[field] for row in points)  # KeyError, a LookupError: it did not run
-        return float(first / second)
-
-    return value
+    at = {"what": what, "batch": 1}
+    first, second = (at | {"mixer": mixer, "L": L} for mixer, L in (above, below))
+    return ratio(first, second, field)
 
 
 _memory = partial(_ratio, "memory", "peak_bytes")
 _rates = partial(_ratio, "time", "tokens_per_second")
+_times = partial(Target, unit="×")
+_highlight = "the tokens per second of softmax attention (SDPA), training BERT-base at 8,192 tokens"
+_stored = _memory(("sa-math", 2048), (OURS, 2048))
+_faster, _steady = (_rates((OURS, 8192), other) for other in (("sa", 8192), (OURS, 1024)))
 TARGETS = (
-    Target(
-        "L = 8192: memory, EA-6 / SA", _memory((OURS, 8192), ("sa", 8192)), at_most=1.1, unit="×"
-    ),
+    _times("L = 8192: memory, EA-6 / SA", _memory((OURS, 8192), ("sa", 8192)), at_most=1.1),
     Target("EA-6: memory, exponent in L", lambda rows: growth(rows, OURS), at_most=1.05),
-    Target(
-        "L = 2048: memory, SA with stored weights / EA-6",
-        _memory(("sa-math", 2048), (OURS, 2048)),
-        at_least=3.0,
-        unit="×",
-    ),
-    Target(
-        "L = 8192: tokens/s, EA-6 / SA",
-        _rates((OURS, 8192), ("sa", 8192)),
-        at_least=2.5,
-        unit="×",
-        highlight="the tokens per second of softmax attention (SDPA), training BERT-base at 8,192"
-        " tokens",
-    ),
-    Target(
-        "EA-6: tokens/s, L = 8192 / L = 1024",
-        _rates((OURS, 8192), (OURS, 1024)),
-        at_least=0.9,
-        unit="×",
-    ),
+    _times("L = 2048: memory, SA with stored weights / EA-6", _stored, at_least=3.0),
+    _times("L = 8192: tokens/s, EA-6 / SA", _faster, at_least=2.5, highlight=_highlight),
+    _times("EA-6: tokens/s, L = 8192 / L = 1024", _steady, at_least=0.9),
 )
 
 
@@ -393,7 +362,7 @@ def _longest(row: Row) -> str:
 
 def _memory_notes(rows: Rows) -> Iterator[str]:
     memory, fits = rows_of(rows, "memory"), []
-    for mixer in dict.fromkeys(row["mixer"] for row in memory):
+    for mixer in group(memory, "mixer"):
         with suppress(LookupError):
             fits.append(f"{mixer} {growth(rows, mixer):.2f}")
     if fits:

@@ -23,12 +23,12 @@ from eattn.nn.decoding_state import KVCache
 from eattn.nn.qk_range import SPREAD
 from eattn.ops import accumulate
 from paper.harness import bert, peak
-from paper.harness.bert import OURS, better_mixers, make_model, mixer_points, rows_of
+from paper.harness.bert import OURS, better_mixers, make_model, mixer_points
 from paper.harness.chart import Chart, Panel, lines
 from paper.harness.measure import Work, inputs, quantiles
-from paper.harness.runlog import Key, Row, RunLog, find_row
+from paper.harness.runlog import Key, Row, RunLog, find_row, group, rows_of
 from paper.harness.table import Table, grid, number, size
-from paper.harness.target import Rows, Target
+from paper.harness.target import Rows, Target, ratio
 
 TITLE = "Figure 5: the cost of inference"
 PAPER: dict[str, Any] = {
@@ -50,8 +50,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure. Only 768 channels and 12 blocks are BERT-base."""
+class Plan(bert.ModelPlan):
+    """What to measure."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa")
     batches: tuple[int, ...] = (1, 4, 8)
@@ -60,23 +60,12 @@ class Plan:
     chunk: int = 1024  # tokens of a prompt that are read at once
     tokens: int = 96  # timed at every position, at least
     burst: int = 8  # tokens in a row
-    dim: int = bert.DIM
-    depth: int = bert.DEPTH
-    device: str = "cpu"
     limit: float = 600.0  # seconds after which a process is stopped
-
-    @property
-    def model(self) -> dict[str, Any]:
-        return bert.model_key(self.dim, self.depth, self.device)
-
-    def conditions(self, mixer: str) -> Row:
-        weights = bert.weight_bytes(mixer, dim=self.dim, depth=self.depth)
-        return bert.conditions(self.dim, self.depth, weights)
 
     def points(self, batch: int) -> list[Row]:
         """Return the keys of the memory at every position, for one batch size."""
         return [
-            {"what": "memory", "mixer": name, "batch": batch, "position": position} | self.model
+            {"what": "memory", "mixer": name, "batch": batch, "position": position} | self.key
             for position in self.positions
             for name in self.mixers
             if LONGEST.get(name, inf) >= position
@@ -84,7 +73,7 @@ class Plan:
 
     def reads(self) -> list[Row]:
         """Return the keys of the prompts."""
-        same = {"batch": 1, "chunk": self.chunk} | self.model
+        same = {"batch": 1, "chunk": self.chunk} | self.key
         lengths = [(length, name) for length in self.prompts for name in self.mixers]
         return [{"what": "prefill", "mixer": name, "L": L} | same for L, name in lengths]
 
@@ -115,9 +104,6 @@ def _timed(key: Key) -> Row:
     return {**key, "what": "latency"}
 
 
-# ---- measuring -----------------------------------------------------------------------------------
-
-
 def memory(plan: Plan, key: Key) -> Row:
     """Measure the memory above the weights that holding and decoding a position takes."""
     row = _trial(plan, key, "generate", position=key["position"], tokens=FEW)
@@ -133,7 +119,7 @@ def prompt(plan: Plan, key: Key) -> Row:
 
 def _trial(plan: Plan, key: Key, function: str, **options: int) -> Row:
     target = f"paper.figures.fig5:{function}"
-    shape = {"batch": key["batch"], "dim": plan.dim, "depth": plan.depth, "device": plan.device}
+    shape = {"batch": key["batch"], "device": plan.device} | plan.size
     row = peak.trial(target, limit=plan.limit, name=key["mixer"], **shape, **options)
     return row | plan.conditions(key["mixer"])
 
@@ -152,7 +138,7 @@ def latency(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
     for name in dict.fromkeys(name for name, _ in alive):
         last = max(position for mixer, position in alive if mixer == name)
         shape = {"batch": keys[0]["batch"], "room": room_for(last, plan.tokens, plan.burst)}
-        decoders[name] = Decoder(name, dim=plan.dim, depth=plan.depth, device=plan.device, **shape)
+        decoders[name] = Decoder(name, device=plan.device, **shape, **plan.size)
     streams = {(name, position): Stream(decoders[name], position) for name, position in alive}
     found = alternate(streams, tokens=plan.tokens, burst=plan.burst)
     for point in points:
@@ -272,17 +258,13 @@ def room_for(position: int, tokens: int, burst: int) -> int:
 
 def generate(name: str, *, position: int, tokens: int, **options: Any) -> Work:
     """Return work that fills a state and decodes some tokens, for a process of its own."""
-    peak.free_at_once()
-    decoder = Decoder(name, room=position + tokens, **options)
-    _warm(decoder.model, decoder.x_t)
+    decoder = _warm_decoder(name, room=position + tokens, **options)
     return lambda: Stream(decoder, position).seconds(tokens)
 
 
 def prefill(name: str, *, length: int, chunk: int, **options: Any) -> Work:
     """Return work that reads a prompt in chunks, for a process of its own."""
-    peak.free_at_once()
-    decoder = Decoder(name, room=length, **options)
-    _warm(decoder.model, decoder.x_t)
+    decoder = _warm_decoder(name, room=length, **options)
     tokens = inputs((decoder.batch, length, options["dim"]), 1)[0].to(decoder.x_t.device)
     return lambda: read(decoder.model, tokens, chunk)
 
@@ -298,12 +280,12 @@ def read(model: TransformerEncoder, tokens: Tensor, chunk: int) -> EncoderState:
 
 
 @torch.inference_mode()
-def _warm(model: TransformerEncoder, x_t: Tensor) -> None:
-    """Start thread pools and libraries, which are not part of the cost."""
-    model(x_t[:1].unsqueeze(1).expand(-1, 2, -1))
-
-
-# ---- targets -------------------------------------------------------------------------------------
+def _warm_decoder(name: str, **options: Any) -> Decoder:
+    """Return a decoder after a first call, which starts thread pools and libraries."""
+    peak.free_at_once()
+    decoder = Decoder(name, **options)
+    decoder.model(decoder.x_t[:1].unsqueeze(1).expand(-1, 2, -1))
+    return decoder
 
 
 def _growth(what: str, field: str, rows: Rows) -> float:
@@ -322,8 +304,7 @@ def _growth(what: str, field: str, rows: Rows) -> float:
 def gap(rows: Rows, position: int) -> float:
     """Return the time per token of SA over that of EA-6, at batch 8."""
     at = {"what": "latency", "batch": 8, "position": position}
-    sa, ours = (find_row(rows, mixer=mixer, **at)["p50"] for mixer in ("sa", OURS))
-    return float(sa / ours)
+    return ratio(at | {"mixer": "sa"}, at | {"mixer": OURS})(rows)
 
 
 def _least_growth(rows: Rows) -> float:
@@ -336,32 +317,21 @@ def _least_growth(rows: Rows) -> float:
 
 
 def _targets() -> Iterator[Target]:
+    times = partial(Target, unit="×")
     for name, what, field, most in (
         ("time per token", "latency", "p50", 1.05),
         ("state bytes", "latency", "state_bytes", 1.0),
         ("memory", "memory", "peak_bytes", 1.02),
     ):
-        yield Target(
-            f"EA-6: {name} at {LATE} / at {EARLY}",
-            partial(_growth, what, field),
-            at_most=most,
-            unit="×",
-            quick=what == "latency",
-        )
-    yield Target(
-        f"batch 8, position {LATE}: SA / EA-6",
-        lambda rows: gap(rows, LATE),
-        at_least=8.0,
-        unit="×",
-        highlight="faster per token than softmax attention with its cache, BERT-base at position"
-        " 16,384, batch 8",
-    )
-    yield Target("batch 8: least growth of SA / EA-6", _least_growth, at_least=1.0, unit="×")
+        value, quick = partial(_growth, what, field), what == "latency"
+        yield times(f"EA-6: {name} at {LATE} / at {EARLY}", value, at_most=most, quick=quick)
+    words = "faster per token than softmax attention with its cache, BERT-base at position 16,384"
+    name, value = f"batch 8, position {LATE}: SA / EA-6", partial(gap, position=LATE)
+    yield times(name, value, at_least=8.0, highlight=f"{words}, batch 8")
+    yield times("batch 8: least growth of SA / EA-6", _least_growth, at_least=1.0)
 
 
 TARGETS = tuple(_targets())
-
-# ---- tables and chart ----------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -393,10 +363,11 @@ def _cell(field: str, unit: float, row: Row) -> str:
 def _notes(rows: Rows, axis: str) -> Iterator[str]:
     """Yield the time of a whole sequence of tokens, and what could not be measured."""
     for batch in sorted({row["batch"] for row in rows}) if axis == "position" else ():
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for row in sorted(rows, key=lambda row: int(row["position"])):
-            if row["batch"] == batch and "p50" in row:
-                curves.setdefault(row["mixer"], []).append((row["position"], row["p50"]))
+        timed = group((r for r in rows if r["batch"] == batch and "p50" in r), "mixer")
+        curves = {
+            mixer: sorted((row["position"], row["p50"]) for row in own)
+            for mixer, own in timed.items()
+        }
         if curves and min(map(len, curves.values())) > 1:
             end = min(curve[-1][0] for curve in curves.values())
             spent = (f"{mixer} {_clock(total(curve, end))}" for mixer, curve in curves.items())
@@ -434,7 +405,8 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     ):
         for batch in batches:
             found = [row for row in rows_of(rows, what) if row["batch"] == batch]
-            points = _totals(found) if what == "memory" else _times(found)
+            times = mixer_points(found, "position", "p50", unit=1e-3)
+            points = _totals(found) if what == "memory" else times
             name = f"{title}, batch {batch}"
             if points:
                 panels.append(lines(name, points, x="position", y=y, log="xy", columns=columns))
@@ -453,13 +425,6 @@ def _totals(rows: Rows) -> list[Row]:
     """Return the points of the weights and everything above them, in GiB."""
     total = [r | {"total": r["model_bytes"] + r["peak_bytes"]} for r in rows if "peak_bytes" in r]
     return mixer_points(total, "position", "total", unit=GIB)
-
-
-def _times(rows: Rows) -> list[Row]:
-    """Return the points of the median time per token in ms, with p20 and p80."""
-    p20, p50, p80 = (mixer_points(rows, "position", p, unit=1e-3) for p in ("p20", "p50", "p80"))
-    every = zip(p20, p50, p80, strict=True)
-    return [median | {"low": low["y"], "high": high["y"]} for low, median, high in every]
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

@@ -5,6 +5,7 @@ It has blocks alone: embeddings cost the same with every mixer. Rows of its expe
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from eattn.nn import TransformerConfig, TransformerEncoder
 from paper.harness.runlog import Row
-from paper.harness.target import Rows, better
+from paper.harness.target import better
 
 BASE = TransformerConfig.bert_base()
 DIM, DEPTH, DROPOUT = BASE.dim, BASE.depth, BASE.dropout
@@ -48,32 +49,46 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def model_key(dim: int, depth: int, device: str) -> dict[str, Any]:
-    """Return the fields of a key that identify the model and the device."""
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    return {"dim": dim, "depth": depth, "device": name}
+@dataclass(frozen=True)
+class ModelPlan:
+    """Sizes of the model of a plan; only the defaults are BERT-base."""
 
+    dim: int = DIM
+    depth: int = DEPTH
+    device: str = "cpu"
 
-def conditions(dim: int, depth: int, model_bytes: int) -> dict[str, Any]:
-    """Return the other fields of a row that describe the model and how it runs."""
-    return {
-        "model": "BERT-base" if (dim, depth) == (DIM, DEPTH) else "smaller, for a test",
-        "dtype": "float32",
-        "model_bytes": model_bytes,
-        "threads": torch.get_num_threads(),
-    }
+    @property
+    def size(self) -> dict[str, Any]:
+        return {"dim": self.dim, "depth": self.depth}
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Fields of a key that identify the model and the device."""
+        name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
+        return self.size | {"device": name}
+
+    def model_bytes(self, mixer: str) -> int:
+        return weight_bytes(mixer, **self.size)
+
+    def conditions(self, mixer: str) -> dict[str, Any]:
+        """Return the other fields of a row that describe the model and how it runs."""
+        base = (self.dim, self.depth) == (DIM, DEPTH)
+        model = {"model": "BERT-base" if base else "smaller, for a test", "dtype": "float32"}
+        bytes_ = {"model_bytes": self.model_bytes(mixer)}
+        return model | bytes_ | {"threads": torch.get_num_threads()}
 
 
 def mixer_points(rows: Iterable[Row], x: str, y: str, *, unit: float = 1.0) -> list[Row]:
-    """Return the points of a chart with a series per mixer, from the rows that have the field y."""
-    found = [row for row in rows if y in row]
-    found.sort(key=lambda row: float(row[x]))
-    return [{"series": row["mixer"], "x": row[x], "y": row[y] / unit} for row in found]
+    """Return the points of a chart with a series per mixer, from the rows that have the field y.
 
-
-def rows_of(rows: Rows, what: str) -> list[Row]:
-    """Return the rows of one kind."""
-    return [row for row in rows if row["what"] == what]
+    Median times have a band from p20 to p80.
+    """
+    points = []
+    for row in sorted((row for row in rows if y in row), key=lambda row: float(row[x])):
+        point = {"series": row["mixer"], "x": row[x], "y": row[y] / unit}
+        band = {"low": row["p20"] / unit, "high": row["p80"] / unit} if y == "p50" else {}
+        points.append(point | band)
+    return points
 
 
 def better_mixers(

@@ -20,6 +20,7 @@ import vl_convert
 # properties of page.css, with other values in dark mode.
 BLACK, GREY, VERMILLION, BLUE = "#000000", "#777777", "#D55E00", "#0072B2"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
+PALETTE = (VERMILLION, BLUE, GREEN, PURPLE, SKY, BLACK)
 INK, SOFT, RULE, CARD = "#1c2024", "#586069", "#e3e0da", "#ffffff"
 COLOURS = "BLACK GREY VERMILLION BLUE GREEN PURPLE SKY INK SOFT RULE CARD"
 PROPERTIES = {globals()[name]: f"var(--{name.lower()})" for name in COLOURS.split()}
@@ -30,6 +31,7 @@ POWERS_OF_2 = (
 )
 COLUMN = 145  # pixels of a sixth of a picture
 Point = Mapping[str, Any]
+Points = Iterable[Point]
 
 
 class Look(NamedTuple):
@@ -132,7 +134,7 @@ class Chart:
         return spec
 
 
-def base(points: Iterable[Point]) -> alt.Chart:
+def base(points: Points) -> alt.Chart:
     """Return a chart of points without those of hidden series."""
     values = alt.Data(values=list(points))
     return alt.Chart(values).transform_filter("indexof(hidden, datum.series) < 0")
@@ -140,7 +142,7 @@ def base(points: Iterable[Point]) -> alt.Chart:
 
 def lines(
     title: str,
-    points: Iterable[Point],
+    points: Points,
     *,
     x: str,
     y: str,
@@ -175,13 +177,7 @@ def lines(
 
 
 def dots(
-    title: str,
-    points: Iterable[Point],
-    *,
-    y: str,
-    log: bool = False,
-    looks: Looks = LOOKS,
-    columns: int = 3,
+    title: str, points: Points, *, y: str, log: bool = False, looks: Looks = LOOKS, columns: int = 3
 ) -> Panel:
     """Draw a dot per series at each category `x`, and a rule from `low` to `high`."""
     points = list(points)
@@ -203,13 +199,7 @@ def dots(
 
 
 def bars(
-    title: str,
-    points: Iterable[Point],
-    *,
-    x: str,
-    log: bool = False,
-    looks: Looks = LOOKS,
-    columns: int = 3,
+    title: str, points: Points, *, x: str, log: bool = False, looks: Looks = LOOKS, columns: int = 3
 ) -> Panel:
     """Draw a horizontal bar of length `y` per series, with its `text`."""
     points = list(points)
@@ -225,16 +215,11 @@ def bars(
     )
     bar = chart.mark_bar(height={"band": 0.6}).encode(x2=alt.datum(start))
     text = chart.mark_text(align="left", dx=5).encode(text="text:N", color=alt.value(INK))
-    height = 28 * len(points) + 30
-    return Panel(title, alt.layer(bar, text), looks, columns, height, legend=False)
+    body, height = alt.layer(bar, text), 28 * len(points) + 30
+    return Panel(title, body, looks, columns, height, legend=False)
 
 
-def paper_look(look: Look) -> Look:
-    """Return the look of the paper's number next to ours."""
-    return look._replace(shape="diamond", hollow=True)
-
-
-def present(points: Iterable[Point], looks: Looks) -> dict[str, Look]:
+def present(points: Points, looks: Looks) -> dict[str, Look]:
     """Return the looks of the series that have points, grey for unknown ones."""
     return {point["series"]: looks.get(point["series"], Look(GREY)) for point in points}
 

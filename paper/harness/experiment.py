@@ -10,22 +10,16 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paper.harness.chart import Chart
 from paper.harness.runlog import Report, Row, RunLog, read_rows
-from paper.harness.table import Table, source, verdict_table
+from paper.harness.table import Table, verdict_table
 from paper.harness.target import Target, Verdict, judge
 
 PAPER = Path(__file__).parents[1]
@@ -34,7 +28,7 @@ FOLDERS = ("tables", "figures", "beyond", "benchmarks")
 
 
 class Experiment(Protocol):
-    """Module-level names of an experiment; `losses` is optional."""
+    """Module-level names of an experiment; PAPER, TARGETS, `draw` and `losses` are optional."""
 
     TITLE: str
     PAPER: Mapping[str, Any]  # "claims": sentences of the paper; other keys: its numbers
@@ -72,22 +66,33 @@ class Result:
         return " ".join(text.partition("\n\n")[2].split())
 
     @property
+    def claims(self) -> Sequence[str]:
+        return getattr(self.module, "PAPER", {}).get("claims", ())
+
+    @property
     def verdicts(self) -> list[Verdict]:
-        return judge(self.module.TARGETS, self.rows, quick=self.quick)
+        return judge(getattr(self.module, "TARGETS", ()), self.rows, quick=self.quick)
 
     @property
     def losses(self) -> list[str]:
-        found = getattr(self.module, "losses", None)
-        return list(found(self.rows)) if found and self.rows else []
+        return list(self.module.losses(self.rows)) if self._has("losses") else []
 
     @property
     def tables(self) -> list[Table]:
         return list(self.module.tables(self.rows)) if self.rows else []
 
+    @cached_property
+    def chart(self) -> Chart | None:
+        return self.module.draw(self.rows) if self._has("draw") else None
+
+    def _has(self, part: str) -> bool:
+        return bool(self.rows) and hasattr(self.module, part)
+
     @property
     def source(self) -> str:
         """Where the rows were measured, and when the last of them was."""
-        return source(max(self.rows, key=lambda row: str(row["date"])))
+        row = max(self.rows, key=lambda row: str(row["date"]))
+        return f"{row['hardware']}, torch {row['torch']}, {row['date'][:10]}."
 
 
 def names() -> list[str]:
@@ -125,29 +130,14 @@ def run(
     out: Path = RESULTS,
     fresh: bool = False,
     changes: Mapping[str, str] | None = None,
-    plan: Any = None,
 ) -> Result:
-    """Measure the rows of a plan that the run log does not have.
+    """Measure the rows of a plan that the run log in `out` does not have, or all if `fresh`.
 
-    Parameters
-    ----------
-    name : str
-        Name of the experiment.
-    console : Console
-        Shows the progress bar.
-    quick : bool
-        Run the quick plan and write NAME-quick.jsonl.
-    out : Path
-        Folder of the run log.
-    fresh : bool
-        Measure again.
-    changes : mapping of str to str, optional
-        Fields of the plan and their values as text, with commas between those of a tuple.
-    plan : optional
-        Replaces the experiment's own plan.
+    A quick run has a plan and a run log of its own, NAME-quick.jsonl. `changes` are fields of the
+    plan and their values as text, with commas between those of a tuple.
     """
     module = load(name)
-    plan = change(plan or module.plan(quick), changes or {})
+    plan = change(module.plan(quick), changes or {})
     with _progress(console) as report:
         log = RunLog(path_of(name, out, quick=quick), name, fresh=fresh, report=report)
         for _ in module.rows(plan, log):
@@ -193,17 +183,10 @@ def _modules(folder: str) -> Iterable[str]:
 @contextmanager
 def _progress(console: Console) -> Iterator[Report]:
     """Show a bar of measured keys; it has no thread of its own beside the work that is timed."""
-    columns = (TextColumn("{task.description:<32.32}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(
-        *columns,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        auto_refresh=False,
-        speed_estimate_period=3600.0,
-    )
-    with bar:
+    words = "{task.description:<32.32}"
+    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    options: Any = {"transient": True, "auto_refresh": False, "speed_estimate_period": 3600.0}
+    with Progress(*columns, console=console, **options) as bar:
         task = bar.add_task("", total=None)
 
         def report(done: int, total: int, label: str) -> None:

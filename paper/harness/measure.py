@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from eattn.info import cores, cpu_name
 
 Shape = tuple[int, int, int]
 Work = Callable[[], object]
+Row = dict[str, Any]
 
 
 def inputs(shape: Shape, count: int = 3) -> list[Tensor]:
@@ -36,16 +37,21 @@ def value_and_gradients(
     return y.detach(), *torch.autograd.grad(y, qkv, gy)
 
 
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest value expected."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Something to time. The result of `run` is freed after the clock has stopped."""
 
-    run: Callable[[], object]
+    run: Work
     share: int = 1  # runs in every round
     calls: int = 1  # calls made by one run, for work that is too short to be timed alone
     warmup: int = 1  # untimed runs before the first round
     threads: int | None = None  # None: the current number of torch's threads
-    prepare: Callable[[], object] | None = None  # untimed, before each run
+    prepare: Work | None = None  # untimed, before each run
     settle: int = 0  # untimed runs before each timed one, after another candidate has run
 
 
@@ -83,6 +89,13 @@ def interleave(candidates: Mapping[str, Candidate], *, rounds: int) -> dict[str,
         for _, name in turns:
             seconds[name].append(time_once(candidates[name]))
     return {name: quantiles(runs) for name, runs in seconds.items()}
+
+
+def timed_rows(work: Sequence[tuple[Row, Candidate]], *, rounds: int) -> Iterator[Row]:
+    """Time candidates in turn and yield the row of each with its times."""
+    times = interleave({str(n): each for n, (_, each) in enumerate(work)}, rounds=rounds)
+    for n, (row, _) in enumerate(work):
+        yield row | vars(times[str(n)])
 
 
 def time_once(candidate: Candidate) -> float:

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from paper.harness import experiment
-from paper.harness.chart import PROPERTIES, Chart
+from paper.harness.chart import PROPERTIES
 from paper.harness.experiment import Result
 from paper.harness.table import Table, verdict_table
 
@@ -23,19 +23,16 @@ def write(results: Path, out: Path, *, title: str = TITLE) -> Path:
     if not any(each.rows for each in found):
         raise ValueError(f"{results} has no rows to report; `python -m paper run` measures them")
     out.mkdir(parents=True, exist_ok=True)
-    charts: dict[str, Chart] = {}
     for each in found:
-        chart = each.module.draw(each.rows) if each.rows else None
-        if chart is not None:
-            charts[each.name] = chart
+        if each.chart is not None:
             for suffix in ("svg", "png"):
-                chart.save(out / f"{each.name}.{suffix}")
+                each.chart.save(out / f"{each.name}.{suffix}")
     page = out / "report.html"
-    page.write_text(_render(found, charts, title), encoding="utf-8")
+    page.write_text(_render(found, title), encoding="utf-8")
     return page
 
 
-def _render(found: Sequence[Result], charts: dict[str, Chart], title: str) -> str:
+def _render(found: Sequence[Result], title: str) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -48,7 +45,6 @@ def _render(found: Sequence[Result], charts: dict[str, Chart], title: str) -> st
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script.replace("</script", "<\\/script")),
         results=found,
-        charts=charts,
         specs=lambda chart: zip(chart.panels, map(Markup, chart.specs()), strict=True),
         colour=lambda look: PROPERTIES[look.colour],
         met=sum(verdict.met for verdict in verdicts),

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,10 @@ class DiedError(RuntimeError):
     """The point gave no number; the message states the reason."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Bytes that one run added to the resident high-water mark, and seconds."""
-
-    peak_bytes: int
-    seconds: float
-
-
 def cost(
     target: str, most: int | None = None, /, *, limit: float | None = None, **kwargs: Any
-) -> Cost:
-    """Call `module:function(**kwargs)()` once in a new process and return its cost.
+) -> dict[str, Any]:
+    """Call `module:function(**kwargs)()` once in a new process; return `peak_bytes` and `seconds`.
 
     The function prepares (inputs, warm-up) and returns the work; only the work is measured. It is
     stopped as soon as it takes more than `most` bytes, or after `limit` seconds, with a DiedError.
@@ -58,15 +49,14 @@ def cost(
         raise DiedError(f"not done after {limit:g} s") from None
     if child.returncode != 0:
         raise DiedError(_reason(child.returncode, child.stderr))
-    return Cost(**json.loads(child.stdout.strip().splitlines()[-1]))
+    found: dict[str, Any] = json.loads(child.stdout.strip().splitlines()[-1])
+    return found
 
 
-def trial(
-    target: str, most: int | None = None, /, *, limit: float | None = None, **kwargs: Any
-) -> dict[str, Any]:
-    """Return `cost` as fields of a row: `peak_bytes` and `seconds`, or a `reason`."""
+def trial(*args: Any, **options: Any) -> dict[str, Any]:
+    """Return `cost`, or the `reason` why it could not be measured."""
     try:
-        return vars(cost(target, most, limit=limit, **kwargs))
+        return cost(*args, **options)
     except DiedError as error:
         return {"reason": str(error)}
 
@@ -82,11 +72,6 @@ def _reason(code: int, stderr: str) -> str:
     if "MemoryError" in stderr or "can't allocate memory" in stderr:
         return f"out of memory: {last}"
     return f"died (exit {code}): {last}"
-
-
-def peak_extra_bytes(target: str, **kwargs: Any) -> int:
-    """Return the bytes that calling `module:function(**kwargs)()` adds to the high-water mark."""
-    return cost(target, **kwargs).peak_bytes
 
 
 def high_water_mark() -> int:

@@ -17,17 +17,9 @@ def run_all(
 ) -> Iterator[Row]:
     """Measure every key that has no row yet, and yield the rows of all keys.
 
-    Parameters
-    ----------
-    log : RunLog
-        Receives each row as soon as its run ends.
-    keys : iterable of mapping
-        Settings of the runs.
-    measure : callable
-        Function of a module (or a partial of one) that runs in a process of its own. The first
-        failure stops all runs, and so does Ctrl-C.
-    jobs : int, optional
-        Number of processes; by default one per core.
+    `measure` is a function of a module (or a partial of one). It runs in one of `jobs` processes,
+    by default one per core, and its row is stored as soon as the run ends. The first failure stops
+    all runs, and so does Ctrl-C.
     """
     keys = list(keys)
     log.expect(keys)

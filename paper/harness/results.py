@@ -30,8 +30,7 @@ def write() -> list[Path]:
     page.write_text(markdown(), encoding="utf-8")
     files = [page]
     for name in experiment.names():
-        found = experiment.result(name)
-        chart = found.module.draw(found.rows) if found.rows else None
+        chart = experiment.result(name).chart
         if chart is not None:
             files.append(chart.save(RESULTS / f"{name}.svg"))
     return files
@@ -39,10 +38,9 @@ def write() -> list[Path]:
 
 def _section(found: Result) -> str:
     parts = [f"## {found.module.TITLE}", found.about, f"`python -m paper run {found.name}`"]
-    claims = found.module.PAPER.get("claims", ())
-    if claims:
-        parts.append("The paper says:\n\n" + "\n".join(f"- {claim}" for claim in claims))
-    if found.module.draw(found.rows) is not None:
+    if found.claims:
+        parts.append("The paper says:\n\n" + "\n".join(f"- {claim}" for claim in found.claims))
+    if found.chart is not None:
         parts.append(f"![{found.module.TITLE}](results/{found.name}.svg)")
     parts += [table.markdown() for table in found.tables]
     if found.verdicts:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper.harness.measure import now, provenance
+from paper.harness.measure import Row, now, provenance
 
-Row = dict[str, Any]
 Key = Mapping[str, Any]
 Report = Callable[[int, int, str], None]
 
@@ -21,23 +20,11 @@ DERIVED = ("finished", "ratio", "exponent", "message")  # stored by earlier vers
 
 
 class RunLog:
-    """Rows of one experiment, appended to a file as they are measured.
+    """Newest row of every key of one experiment, appended to a file as they are measured.
 
-    Parameters
-    ----------
-    path : Path or None
-        JSON-lines file. None keeps the rows in memory only.
-    name : str
-        Name of the experiment, stored in every row as `bench`.
-    fresh : bool, default False
-        Measure every key again. Earlier rows stay in the file, and the newest row of a key wins.
-    report : callable, optional
-        Called with (done, total, label) whenever work starts or ends.
-
-    Attributes
-    ----------
-    rows : list of dict
-        Newest row of every key, in the order of the file.
+    Without a path, the rows stay in memory. Every row stores the name of the experiment as `bench`.
+    With `fresh` every key is measured again; earlier rows stay in the file. `report` is called with
+    (done, total, label) whenever work starts or ends.
     """
 
     def __init__(
@@ -68,20 +55,33 @@ class RunLog:
     def measure(self, key: Key, work: Callable[[], Row | Iterable[Row]]) -> list[Row]:
         """Return the rows of a key, and measure them first if there are none.
 
-        Parameters
-        ----------
-        key : mapping
-            Fields that identify the rows. A field that is None must be missing in the row. No key
-            may be a part of another one of the same experiment.
-        work : callable
-            Returns one row, or several rows that were measured together. They are stored as one
-            group: after an interruption either all of them exist or none.
+        The key has the fields that identify the rows; one that is None must be missing in them. No
+        key may be a part of another one of the same experiment. Rows that `work` returns together
+        are stored as one group: after an interruption either all of them exist or none.
         """
         if not self.has(key):
             self._report(self._done, self._total, label(key))
             made = work()
             self.add(key, *([made] if isinstance(made, dict) else made))
         return self.find(key)
+
+    def measure_all(
+        self,
+        work: Iterable[tuple[Key, Callable[[], Row | Iterable[Row]]]],
+        check: tuple[Key, Callable[[], Row]] | None = None,
+    ) -> Iterator[Row]:
+        """Yield the rows of all keys, and measure those that are missing.
+
+        If any are missing, `check` (a key and its work) runs first; it raises on wrong numbers.
+        """
+        work = list(work)
+        self.expect(key for key, _ in work)
+        if check is not None:
+            if not all(self.has(key) for key, _ in work):
+                self.add(check[0], check[1]())
+            yield from self.find(check[0])
+        for key, measure in work:
+            yield from self.measure(key, measure)
 
     def measure_together(
         self, keys: Iterable[Key], work: Callable[[list[Key]], Iterable[Row]]
@@ -140,6 +140,20 @@ def find_row(rows: Iterable[Row], **fields: object) -> Row:
         if matches(row, fields):
             return row
     raise LookupError(f"no row with {fields}")
+
+
+def rows_of(rows: Iterable[Row], what: str) -> list[Row]:
+    """Return the rows of one kind."""
+    return [row for row in rows if row["what"] == what]
+
+
+def group(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
+    """Group rows by the value of a field, or by the values of several fields."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[field] for field in fields)
+        found.setdefault(key if len(fields) > 1 else key[0], []).append(row)
+    return found
 
 
 def matches(row: Row, key: Key) -> bool:

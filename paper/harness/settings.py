@@ -5,9 +5,19 @@ while it has its default value, so that these rows are found, and a new value ma
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from paper.harness.runlog import Key, Row
+
+
+def defaults(plan: Any, *, after: str) -> dict[str, Any]:
+    """Return the fields of a plan class after one, except `jobs`, with their defaults.
+
+    Changing one of these defaults gives stored rows another meaning.
+    """
+    names = [field.name for field in fields(plan)]
+    return {n: getattr(plan, n) for n in names[names.index(after) + 1 :] if n != "jobs"}
 
 
 def key_of(plan: object, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
-from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
@@ -73,18 +71,6 @@ def grid(
     return Table(title, [axis, *map(tokens, columns)], body, tuple(notes))
 
 
-class Mean(NamedTuple):
-    """Mean and standard deviation of one number over seeds."""
-
-    value: float
-    spread: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
-
-
 def seconds(value: float) -> str:
     """Format seconds with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -113,11 +99,6 @@ def percent(share: float) -> str:
     """Format a share in percent with at least two digits: `639 %`, `9.3 %`."""
     value = 100 * share
     return f"{value:,.0f} %" if value >= 10 else f"{value:.2g} %"
-
-
-def source(row: dict[str, str]) -> str:
-    """Return where and when a row was measured."""
-    return f"{row['hardware']}, torch {row['torch']}, {row['date'][:10]}."
 
 
 def _bare(text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from paper.harness.runlog import Row
+from paper.harness.runlog import Row, find_row
 
 Rows = Sequence[Row]
 EQUAL = 0.02  # costs within this share of each other are equal
@@ -11,34 +11,16 @@ EQUAL = 0.02  # costs within this share of each other are equal
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on a number that is computed from rows.
-
-    Parameters
-    ----------
-    name : str
-        What the number is.
-    value : callable
-        Computes it from the rows; raises LookupError when they do not contain it.
-    at_least, at_most : float, optional
-        The required bound; exactly one of them.
-    stretch : float, optional
-        A harder bound in the same direction.
-    unit : str
-        Written after the number.
-    quick : bool, default False
-        Judge this target after a quick run too: the quick plan measures it at the same shape.
-    highlight : str, optional
-        Words for the top of the report page, read after the number.
-    """
+    """A bound on a number that is computed from rows: either `at_least` or `at_most`."""
 
     name: str
-    value: Callable[[Rows], float]
+    value: Callable[[Rows], float]  # raises LookupError when the rows do not contain the number
     at_least: float | None = None
     at_most: float | None = None
-    stretch: float | None = None
-    unit: str = ""
-    quick: bool = False
-    highlight: str = ""
+    stretch: float | None = None  # a harder bound in the same direction
+    unit: str = ""  # written after the number
+    quick: bool = False  # judged after a quick run, too, whose plan measures the same shape
+    highlight: str = ""  # words for the top of the report page, read after the number
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -101,6 +83,14 @@ def judge(targets: Iterable[Target], rows: Rows, *, quick: bool = False) -> list
         except LookupError:  # the plan left it out, or the machine has too few cores
             continue
     return verdicts
+
+
+def ratio(above: Row, below: Row, field: str = "p50") -> Callable[[Rows], float]:
+    """Return a function that divides a field of one row by the same field of another.
+
+    `above` and `below` are fields that identify the two rows.
+    """
+    return lambda rows: float(find_row(rows, **above)[field] / find_row(rows, **below)[field])
 
 
 def better(cost: float, ours: float) -> bool:

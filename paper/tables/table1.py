@@ -22,7 +22,7 @@ from eattn.ops import baselines, ea, ea_series
 from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.measure import Candidate, Times, Work, exponent, inputs, interleave, time_once
 from paper.harness.peak import trial
-from paper.harness.runlog import Key, Row, RunLog
+from paper.harness.runlog import Key, Row, RunLog, group, rows_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target, better
 
@@ -87,6 +87,7 @@ COSTS = {  # cost -> `what` and field of its rows
 LONGEST = {"ea": 4096, "sa-math": 8192, "aft": 8192, "gru": 8192, "sa": 16384, "taylor": 16384}
 LONGEST_DECODED = {"ea": 4096, "aft": 8192}
 WIDEST = {"taylor": 128}
+STEPS = 16  # tokens decoded in one timed run
 CHUNK = 1024  # tokens of a prompt that are read at once
 
 
@@ -124,7 +125,6 @@ class Plan:
     length: int = 2048
     orders: tuple[int, ...] = (2, 4, 6, 8, 12, 16)
     positions: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-    steps: int = 16  # tokens decoded in one timed run
     budget: float = 20.0  # seconds for the times of one curve
     limit: float = 120.0  # seconds after which a point is given up
 
@@ -166,13 +166,7 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Measure training along every curve, then decoding."""
     for mixer in plan.mixers:
         check_mixer(mixer)
-    work = list(plan.work())
-    log.expect(key for key, _ in work)
-    for key, measure in work:
-        yield from log.measure(key, partial(measure, log))
-
-
-# ---- measuring -----------------------------------------------------------------------------------
+    return log.measure_all((key, partial(measure, log)) for key, measure in plan.work())
 
 
 def memory(plan: Plan, point: Point, log: RunLog) -> Row:
@@ -196,12 +190,10 @@ def decoding(plan: Plan, name: str, log: RunLog) -> Iterator[Row]:
     """Time a token and count the bytes of the state at every position."""
     positions = [p for p in plan.positions if LONGEST_DECODED.get(name, inf) >= p]
     torch.manual_seed(0)
-    most = max(positions) + plan.steps + 1
+    most = max(positions) + STEPS + 1
     layer = make_mixer(name, plan.dim, heads=1, causal=True, max_len=most).eval()
-    works = {str(p): Decoding(layer, p, steps=plan.steps) for p in positions}
-    candidates = {
-        p: Candidate(work.run, prepare=work.rewind, calls=plan.steps) for p, work in works.items()
-    }
+    works = {str(p): Decoding(layer, p) for p in positions}
+    candidates = {p: Candidate(w.run, prepare=w.rewind, calls=STEPS) for p, w in works.items()}
     found = timed(candidates, plan.budget / 4)
     for p, work in works.items():
         yield {"x": int(p), "state_bytes": work.state_bytes} | vars(found[p])
@@ -262,11 +254,11 @@ def mechanism(name: str, length: int, dim: int) -> tuple[Callable[..., Tensor], 
 
 
 class Decoding:
-    """A layer that has read `position` tokens and repeatedly decodes `steps` more."""
+    """A layer that has read `position` tokens and repeatedly decodes STEPS more."""
 
     @torch.inference_mode()
-    def __init__(self, mixer: Mixer, position: int, *, steps: int) -> None:
-        self.mixer, self.steps = mixer, steps
+    def __init__(self, mixer: Mixer, position: int) -> None:
+        self.mixer = mixer
         self.x_t = inputs((1, 1, mixer.dim), 1)[0][:, 0]
         state: Any = None
         for chunk in inputs((1, position, mixer.dim), 1)[0].split(CHUNK, 1):  # no weights [L, L]
@@ -282,7 +274,7 @@ class Decoding:
 
     @torch.inference_mode()
     def run(self) -> None:
-        for _ in range(self.steps):
+        for _ in range(STEPS):
             _, self.state = self.mixer.step(self.x_t, self.state)
 
 
@@ -325,8 +317,6 @@ TARGETS = (
         for cost in ("decoding time", "state bytes")
     ),
 )
-
-# ---- tables and chart ----------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -380,8 +370,8 @@ def differences(rows: Rows) -> Iterator[str]:
                 found.append(line + (f", because {reason}" if reason else ""))
         if found:
             yield f"{mixer}: {'; '.join(found)}."
-    for row in rows:
-        if row["what"] == "memory" and "reason" in row:
+    for row in rows_of(rows, "memory"):
+        if "reason" in row:
             yield f"{row['mixer']}, L = {row['L']}, D = {row['D']}: {row['reason']}."
 
 
@@ -395,16 +385,12 @@ def draw(rows: Sequence[Row]) -> Chart | None:
         ("state bytes", "(d) Decoding, size of the state", "KiB", 2**10),
     ):
         what, field = COSTS[cost]
-        points = [
-            {"series": row["mixer"], "x": row["x"], "y": row[field] / unit}
-            for name in LOOKS
-            for row in rows
-            if (row["what"], row["mixer"]) == (what, name)
-            and row["axis"] in ("L", "position")
-            and row.get(field, 0) > 0
-        ]
+        axis = "position" if what == "decoding" else "L"
+        found = [r for r in rows_of(rows, what) if r["axis"] == axis and r.get(field, 0) > 0]
+        found.sort(key=lambda row: list(LOOKS).index(row["mixer"]))
+        points = [{"series": r["mixer"], "x": r["x"], "y": r[field] / unit} for r in found]
         if points:
-            x = "L, tokens" if what != "decoding" else "position, tokens before"
+            x = "L, tokens" if axis == "L" else "position, tokens before"
             panels.append(lines(title, points, x=x, y=label, log="xy"))
     return Chart(panels) if panels else None
 
@@ -412,10 +398,8 @@ def draw(rows: Sequence[Row]) -> Chart | None:
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield who is faster than EA-6 at the largest size that both were measured at."""
     for what, axis, verb in (("time", "L", "trains"), ("decoding", "position", "decodes")):
-        curves: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if (row["what"], row["axis"]) == (what, axis):
-                curves.setdefault(row["mixer"], {})[row["x"]] = row["p50"]
+        found = group((r for r in rows_of(rows, what) if r["axis"] == axis), "mixer")
+        curves = {mixer: {r["x"]: r["p50"] for r in own} for mixer, own in found.items()}
         ours = curves.get("ea-6", {})
         for mixer, points in curves.items():
             x = max(points.keys() & ours.keys(), default=None)

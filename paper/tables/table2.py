@@ -12,7 +12,6 @@ from typing import Any
 from eattn.data import load_classification
 from paper.harness.runlog import Row, RunLog
 from paper.harness.table import Table
-from paper.harness.target import Target
 
 TITLE = "Table 2: classification datasets"
 COUNTS = ("series", "length", "labels")
@@ -24,7 +23,6 @@ PAPER: dict[str, Any] = {
         "UWaveGestureLibrary": (3, 315, 8),
     }
 }
-TARGETS: tuple[Target, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,8 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     for data in plan.sets:
         if data not in PAPER["shapes"]:
             raise ValueError(f"Table 2 has {', '.join(PAPER['shapes'])}, got {data!r}")
-    keys = [{"what": "shape", "data": data} for data in plan.sets]
-    log.expect(keys)
-    for key in keys:
-        yield from log.measure(key, partial(count, key["data"]))
+    work = (({"what": "shape", "data": data}, partial(count, data)) for data in plan.sets)
+    yield from log.measure_all(work)
 
 
 def count(data: str) -> Row:
@@ -70,7 +66,3 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     note = f"Different from the paper: {', '.join(differ)}." if differ else "All numbers agree."
     head = ["dataset", *COUNTS, "train", "test"]
     yield Table("Counted in the files / in the paper", head, body, [note])
-
-
-def draw(rows: Sequence[Row]) -> None:
-    """Draw nothing."""

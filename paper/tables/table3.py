@@ -6,11 +6,12 @@ all of TRAIN and picks the epoch that is best on TEST, so its result is too good
 `clean` picks the epoch on a fifth of TRAIN and looks at TEST once.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +22,11 @@ from eattn.data import Cases, load_classification
 from eattn.models import SequenceClassifier
 from eattn.nn import check_mixer
 from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
-from paper.harness.chart import LOOKS, Chart, Panel, dots, paper_look
+from paper.harness.chart import Chart
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog
-from paper.harness.table import Mean, Table
+from paper.harness.runlog import Key, Row, RunLog, group
+from paper.harness.scores import Mean, means, panel, seeds_note, trained_row
+from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Table 3: classification accuracy"
@@ -46,6 +48,8 @@ PROTOCOLS = {
     "tslib": "epoch picked on TEST, as in the paper",
     "clean": "epoch picked on a fifth of TRAIN",
 }
+MODEL: Any = dict(dim=128, depth=3, heads=8, ffn=256, dropout=0.1, pooling="flatten")
+TRAINING: Any = dict(batch_size=16, optimizer="radam", weight_decay=0.0, clip=4.0)
 VALIDATION = 0.2  # of TRAIN, for `clean`
 EVALUATED = 64  # samples per batch of the evaluation
 
@@ -60,20 +64,8 @@ class Setting:
     embed: str = "linear"
 
     def model(self, mixer: str, channels: int, classes: int, length: int) -> SequenceClassifier:
-        return SequenceClassifier(
-            channels,
-            classes,
-            mixer=mixer,
-            dim=128,
-            depth=3,
-            heads=8,
-            ffn=256,
-            dropout=0.1,
-            max_len=length,
-            pooling="flatten",
-            embed=self.embed,  # type: ignore[arg-type]
-            patch=self.patch,
-        )
+        own: dict[str, Any] = {"embed": self.embed, "patch": self.patch, "max_len": length}
+        return SequenceClassifier(channels, classes, mixer=mixer, **own, **MODEL)
 
 
 SETTINGS = {
@@ -97,13 +89,11 @@ class Plan:
 
     def runs(self) -> Iterator[Key]:
         """Yield the settings of every training run, which are the key of its row."""
-        for seed in range(self.seeds):
-            for data in self.sets:
-                epochs = max(1, round(SETTINGS[data].epochs * self.epochs))
-                for protocol in self.protocols:
-                    for mixer in self.mixers:
-                        key = {"what": "run", "data": data, "protocol": protocol}
-                        yield key | {"mixer": mixer, "seed": seed, "epochs": epochs}
+        for seed, data in product(range(self.seeds), self.sets):
+            epochs = max(1, round(SETTINGS[data].epochs * self.epochs))
+            for protocol, mixer in product(self.protocols, self.mixers):
+                key = {"what": "run", "data": data, "protocol": protocol}
+                yield key | {"mixer": mixer, "seed": seed, "epochs": epochs}
 
 
 def plan(quick: bool) -> Plan:
@@ -120,24 +110,13 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     return run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
 
 
-# ---- one run -------------------------------------------------------------------------------------
-
-
 def measure_run(key: Key) -> Row:
     """Train one classifier and return its accuracy on TEST."""
-    return fit(key).row
+    return fit(key)[-1]
 
 
-class Fitted(NamedTuple):
-    """A trained model, its test samples, and the row of the run."""
-
-    model: SequenceClassifier
-    test: list[Tensor]
-    row: Row
-
-
-def fit(key: Key) -> Fitted:
-    """Train the mixer of a key on its dataset, with its protocol, seed and epochs."""
+def fit(key: Key) -> tuple[SequenceClassifier, list[Tensor], Row]:
+    """Train the mixer of a key; return the model, its test samples, and the row of the run."""
     setting, seed = SETTINGS[key["data"]], key["seed"]
     first, second = (load_classification(key["data"], split) for split in ("TRAIN", "TEST"))
     trained, test = tensors(first, second)
@@ -147,36 +126,20 @@ def fit(key: Key) -> Fitted:
     with isolated(seed):
         length, channels = trained[0].shape[1:]
         model = setting.model(key["mixer"], channels, len(first.classes), length)
-    config = TrainConfig(
-        epochs=key["epochs"],
-        batch_size=16,
-        optimizer="radam",
-        lr=setting.lr,
-        weight_decay=0.0,
-        clip=4.0,
-        seed=seed,
-    )
-    task = Task(
-        TensorDataset(*trained),
-        loss,
-        evaluate=lambda model: {"accuracy": accuracy(model, validation)},
-        metric="accuracy",
-        better="higher",
-    )
-    history = train(model, task, config)
-    assert history.best is not None
-    row = {
-        "accuracy": accuracy(model, test),
-        "epoch": history.best.epoch,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "seconds": history.seconds,
-    }
-    return Fitted(model, test, row)
+    config = TrainConfig(epochs=key["epochs"], lr=setting.lr, seed=seed, **TRAINING)
+    evaluate = partial(_validate, samples=validation)
+    task = Task(TensorDataset(*trained), loss, evaluate, metric="accuracy", better="higher")
+    row = trained_row(model, train(model, task, config))
+    return model, test, {"accuracy": accuracy(model, test)} | row
 
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     x, key_mask, y = batch
     return F.cross_entropy(model(x, key_mask=key_mask), y)
+
+
+def _validate(model: nn.Module, *, samples: Sequence[Tensor]) -> dict[str, float]:
+    return {"accuracy": accuracy(model, samples)}
 
 
 def accuracy(model: nn.Module, samples: Sequence[Tensor]) -> float:
@@ -197,24 +160,17 @@ def tensors(first: Cases, second: Cases) -> tuple[list[Tensor], list[Tensor]]:
     every = np.concatenate(first.X, axis=1)
     mean, std = every.mean(1, keepdims=True), every.std(1, keepdims=True) + 1e-8
     length = max(int(part.lengths.max()) for part in (first, second))
-    classes = first.classes
-    return (
-        _padded(first, mean, std, length, classes),
-        _padded(second, mean, std, length, classes),
-    )
 
+    def padded(part: Cases) -> list[Tensor]:
+        if part.y is None:
+            raise ValueError(f"{part.name} has no labels to train on")
+        x = torch.zeros(len(part.X), length, part.channels)
+        for row, series in zip(x, part.X, strict=True):
+            row[: series.shape[1]] = torch.from_numpy(((series - mean) / std).T)
+        key_mask = torch.arange(length) < torch.from_numpy(part.lengths).unsqueeze(1)
+        return [x, key_mask, torch.tensor([first.classes.index(label) for label in part.y])]
 
-def _padded(
-    cases: Cases, mean: Any, std: Any, length: int, classes: tuple[str, ...]
-) -> list[Tensor]:
-    if cases.y is None:
-        raise ValueError(f"{cases.name} has no labels to train on")
-    x = torch.zeros(len(cases.X), length, cases.channels)
-    for row, case in zip(x, cases.X, strict=True):
-        row[: case.shape[1]] = torch.from_numpy(((case - mean) / std).T)
-    key_mask = torch.arange(length) < torch.from_numpy(cases.lengths).unsqueeze(1)
-    y = torch.tensor([classes.index(label) for label in cases.y])
-    return [x, key_mask, y]
+    return padded(first), padded(second)
 
 
 def stratified(
@@ -230,34 +186,23 @@ def stratified(
     return [x[~chosen] for x in samples], [x[chosen] for x in samples]
 
 
-# ---- targets, tables and chart -------------------------------------------------------------------
-
-
-def means(rows: Sequence[Row]) -> dict[tuple[str, str, str], Mean]:
+def accuracies(rows: Rows) -> dict[tuple[str, str, str], Mean]:
     """Return the accuracy of each (dataset, protocol, mixer) over the seeds."""
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        found[row["data"], row["protocol"], row["mixer"]].append(row["accuracy"])
-    return {key: Mean.of(values) for key, values in found.items()}
+    return means(rows, "accuracy", "data", "protocol", "mixer")
 
 
-def _margin(data: str, other: Callable[[Mapping[str, Mean]], float]) -> Callable[[Rows], float]:
-    """Return a function of rows: mean accuracy of EA-6 under `tslib`, minus another number."""
-
-    def value(rows: Rows) -> float:
-        found = {m: mean for (d, p, m), mean in means(rows).items() if (d, p) == (data, "tslib")}
-        return found["ea-6"].value - other(found)
-
-    return value
+def _margin(data: str, paper: float | None, rows: Rows) -> float:
+    """Return the accuracy of EA-6 under `tslib` minus the paper's, or minus that of SA."""
+    found = accuracies(rows)
+    other = found[data, "tslib", "sa"].value if paper is None else paper
+    return found[data, "tslib", "ea-6"].value - other
 
 
 def _targets() -> Iterator[Target]:
     for data, short in SHORT.items():
-        paper = PAPER["accuracy"]["ea-6"][data]
-        near = _margin(data, lambda found, paper=paper: float(paper))  # type: ignore[misc]
+        near = partial(_margin, data, PAPER["accuracy"]["ea-6"][data])
         yield Target(f"{short}: EA-6 minus the paper's EA-6", near, at_least=-0.01)
-        beside = _margin(data, lambda found: found["sa"].value)
-        yield Target(f"{short}: EA-6 minus SA", beside, at_least=-0.01)
+        yield Target(f"{short}: EA-6 minus SA", partial(_margin, data, None), at_least=-0.01)
 
 
 TARGETS = tuple(_targets())
@@ -265,51 +210,41 @@ TARGETS = tuple(_targets())
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield a table per protocol: accuracy, parameters and time of a run; then the paper's."""
-    found = means(rows)
-    for protocol, words in PROTOCOLS.items():
-        runs = [row for row in rows if row["protocol"] == protocol]
+    found = accuracies(rows)
+    for protocol, runs in group(rows, "protocol").items():
         body = []
-        for mixer in dict.fromkeys(row["mixer"] for row in runs):
+        for mixer, own in group(runs, "mixer").items():
             every = (found.get((data, protocol, mixer)) for data in SHORT)
             cells = ["" if m is None else f"{m.value:.3f} ± {m.spread:.3f}" for m in every]
-            own = [row for row in runs if row["mixer"] == mixer]
             sizes = sorted({f"{row['parameters'] / 1e6:.2f}" for row in own})
             span = " – ".join(dict.fromkeys((sizes[0], sizes[-1])))
             body.append([mixer, *cells, span, f"{fmean(row['seconds'] for row in own):.0f}"])
         for mixer, values in PAPER["accuracy"].items():
             body.append([f"paper's {mixer}", *(f"{v:.3f}" for v in values.values()), "", ""])
-        if runs:
-            seeds = max(mean.seeds for (_, p, _), mean in found.items() if p == protocol)
-            note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
-            head = ["mixer", *SHORT.values(), "parameters, M", "seconds per run"]
-            yield Table(f"Accuracy on TEST, {words} (`{protocol}`)", head, body, [note])
+        note = seeds_note(mean for (_, name, _), mean in found.items() if name == protocol)
+        head = ["mixer", *SHORT.values(), "parameters, M", "seconds per run"]
+        title = f"Accuracy on TEST, {PROTOCOLS[protocol]} (`{protocol}`)"
+        yield Table(title, head, body, [note])
 
 
 def draw(rows: Sequence[Row]) -> Chart:
     """Draw a panel per protocol: mean and deviation of ours, and the paper's number, hollow."""
-    found = means(rows)
-    looks = LOOKS | {f"{name}, paper": paper_look(look) for name, look in LOOKS.items()}
-    panels: list[Panel] = []
-    for protocol, words in PROTOCOLS.items():
-        points: list[dict[str, Any]] = []
-        for data, name, mixer in sorted(found, key=lambda key: list(SHORT).index(key[0])):
-            if name == protocol:
-                mean = found[data, name, mixer]
-                low, high = mean.value - mean.spread, mean.value + mean.spread
-                at = {"series": mixer, "x": SHORT[data], "y": mean.value}
-                points.append(at | {"low": low, "high": high})
-                if mixer in PAPER["accuracy"]:
-                    value = PAPER["accuracy"][mixer][data]
-                    points.append(at | {"series": f"{mixer}, paper", "y": value})
-        if points:
-            title = f"({'ab'[len(panels)]}) Accuracy, {words}"
-            panels.append(dots(title, points, y="accuracy on TEST", looks=looks))
+    found, paper, panels = accuracies(rows), PAPER["accuracy"], []
+    for letter, protocol in zip("ab", group(rows, "protocol"), strict=False):
+        scores = [
+            (mixer, SHORT[data], mean, paper.get(mixer, {}).get(data))
+            for (data, name, mixer), mean in found.items()
+            if name == protocol
+        ]
+        scores.sort(key=lambda score: list(SHORT.values()).index(score[1]))
+        title = f"({letter}) Accuracy, {PROTOCOLS[protocol]}"
+        panels.append(panel(title, scores, y="accuracy on TEST"))
     return Chart(panels)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the datasets on which EA-6 is below SA, or below the paper's EA-6."""
-    found = means(rows)
+    found = accuracies(rows)
     for (data, protocol, mixer), mean in found.items():
         if mixer != "ea-6":
             continue

@@ -10,10 +10,10 @@ result untuned, which favours EA-6. They were fixed before the runs shown here, 
 runs of ETTh2/6 had been evaluated on the test part before.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -27,10 +27,11 @@ from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
 from eattn.nn.embedding import FIELDS
 from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
-from paper.harness.chart import GREY, LOOKS, PURPLE, Chart, Look, Panel, dots, paper_look
+from paper.harness.chart import Chart
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog
-from paper.harness.table import Mean, Table
+from paper.harness.runlog import Key, Row, RunLog, group
+from paper.harness.scores import Mean, means, panel, seeds_note, trained_row
+from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Table 4: forecasting errors"
@@ -54,6 +55,9 @@ BASELINES = ("persistence", "lightgbm")
 # Calendar fields that models and trees read. In the order of time, the day and the month do not
 # help: training covers one year, and the months of `val` are new. Random windows profit from them.
 FIELDS_READ = {"chronological": ("weekday", "hour", "minute"), "random": tuple(FIELDS)}
+MODEL: Any = dict(depth=2, heads=4, max_len=64, positions=True, residual=True, differences=True)
+TRAINING: Any = dict(batch_size=128, lr=4e-3, weight_decay=0.01, clip=1.0)
+TRAINING |= dict(schedule="cosine", warmup=0.1)
 TREES = 400
 EVALUATED = 4096  # windows per batch of the evaluation
 LEAST = 0.0005  # difference that three digits show
@@ -67,18 +71,7 @@ class Setting:
     epochs: int
 
     def model(self, mixer: str, split: str) -> Forecaster:
-        return Forecaster(
-            1,
-            mixer=mixer,
-            dim=self.dim,
-            depth=2,
-            heads=4,
-            calendar=FIELDS_READ[split],
-            positions=True,
-            residual=True,
-            differences=True,
-            max_len=64,
-        )
+        return Forecaster(1, mixer=mixer, dim=self.dim, calendar=FIELDS_READ[split], **MODEL)
 
 
 SETTINGS = {
@@ -105,14 +98,12 @@ class Plan:
         for data in self.sets:
             epochs = max(1, round(SETTINGS[data].epochs * self.share))
             trained = {"epochs": epochs, "share": None if self.share == 1 else self.share}
-            for split in self.splits:
-                for horizon in self.horizons:
-                    key = {"what": "run", "data": data, "split": split, "horizon": horizon}
-                    for model in BASELINES:
-                        yield key | {"model": model, "seed": 0, "epochs": None}
-                    for seed in range(self.seeds):
-                        for model in self.mixers:
-                            yield key | {"model": model, "seed": seed} | trained
+            for split, horizon in product(self.splits, self.horizons):
+                key = {"what": "run", "data": data, "split": split, "horizon": horizon}
+                for model in BASELINES:
+                    yield key | {"model": model, "seed": 0, "epochs": None}
+                for seed, model in product(range(self.seeds), self.mixers):
+                    yield key | {"model": model, "seed": seed} | trained
 
 
 def plan(quick: bool) -> Plan:
@@ -210,35 +201,18 @@ def measure_run(key: Key) -> Row:
     """Train or fit one model and return its MAE and RMSE on the test windows."""
     forecast = {"persistence": persistence, "lightgbm": lightgbm}.get(key["model"])
     if forecast is None:
-        return fit(key).row
+        return fit(key)[-1]
     data, began = Windows(key), perf_counter()
     errors = forecast(data) - data.at(data.starts["test"])[0][:, WINDOW:].double()
     return scores(errors, data) | {"seconds": perf_counter() - began}
 
 
-class Fitted(NamedTuple):
-    """A trained model, its windows, and the row of the run."""
-
-    model: Forecaster
-    data: Windows
-    row: Row
-
-
-def fit(key: Key) -> Fitted:
-    """Train the model of a key on its dataset, with its split, horizon, seed and epochs."""
+def fit(key: Key) -> tuple[Forecaster, Windows, Row]:
+    """Train the model of a key; return it, its windows, and the row of the run."""
     data = Windows(key)
     with isolated(key["seed"]):
         model = SETTINGS[key["data"]].model(key["model"], key["split"])
-    config = TrainConfig(
-        epochs=key["epochs"],
-        batch_size=128,
-        lr=4e-3,
-        weight_decay=0.01,
-        schedule="cosine",
-        warmup=0.1,
-        clip=1.0,
-        seed=key["seed"],
-    )
+    config = TrainConfig(epochs=key["epochs"], seed=key["seed"], **TRAINING)
     starts = data.starts["train"]
     task = Task(
         TensorDataset(starts[: max(1, round(len(starts) * (key.get("share") or 1.0)))]),
@@ -248,14 +222,9 @@ def fit(key: Key) -> Fitted:
         better="lower",
     )
     history = train(model, task, config)
+    row = scores(errors_of(model, data, "test"), data) | trained_row(model, history)
     assert history.best is not None
-    row = scores(errors_of(model, data, "test"), data) | {
-        "val_mae": history.best.metrics["mae"],
-        "epoch": history.best.epoch,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "seconds": history.seconds,
-    }
-    return Fitted(model, data, row)
+    return model, data, row | {"val_mae": history.best.metrics["mae"]}
 
 
 def loss(model: nn.Module, batch: tuple[Tensor], *, data: Windows) -> Tensor:
@@ -316,34 +285,28 @@ def features(data: Windows, part: str) -> tuple[NDArray[np.float64], NDArray[np.
     return x.double().numpy(), (values[:, WINDOW:] - now).double().numpy()
 
 
-# ---- targets, tables and chart -------------------------------------------------------------------
+def errors(rows: Rows, error: str = "mae") -> dict[tuple[str, int, str, str], Mean]:
+    """Return an error of each (dataset, horizon, split, model) over the seeds."""
+    return means(rows, error, "data", "horizon", "split", "model")
 
 
-def means(rows: Sequence[Row], error: str = "mae") -> dict[tuple[str, str, int, str], Mean]:
-    """Return an error of each (dataset, split, horizon, model) over the seeds."""
-    found: dict[tuple[str, str, int, str], list[float]] = defaultdict(list)
-    for row in rows:
-        found[row["data"], row["split"], row["horizon"], row["model"]].append(row[error])
-    return {key: Mean.of(values) for key, values in found.items()}
-
-
-def _ratio(other: str, data: str, horizon: int) -> Callable[[Rows], float]:
-    """Return a function of rows: chronological MAE of EA-6 over that of another model."""
-
-    def value(rows: Rows) -> float:
-        found = means(rows)
-        ours, theirs = (found[data, "chronological", horizon, m].value for m in ("ea-6", other))
-        return ours / theirs
-
-    return value
+def _ratio(other: str, cell: tuple[str, int], rows: Rows) -> float:
+    """Return the chronological MAE of EA-6 over that of another model."""
+    found = errors(rows)
+    ours, theirs = (found[*cell, "chronological", model].value for model in ("ea-6", other))
+    return ours / theirs
 
 
 def _targets() -> Iterator[Target]:
-    for data, horizon in CELLS:
-        name = f"{data}/{horizon}: MAE, EA-6"
-        yield Target(f"{name} / SA", _ratio("sa", data, horizon), at_most=1.02, unit="×")
-        trees = _ratio("lightgbm", data, horizon)
+    for cell in CELLS:
+        name = f"{_label(cell)}: MAE, EA-6"
+        yield Target(f"{name} / SA", partial(_ratio, "sa", cell), at_most=1.02, unit="×")
+        trees = partial(_ratio, "lightgbm", cell)
         yield Target(f"{name} / LightGBM", trees, at_most=1.05, stretch=1.0, unit="×")
+
+
+def _label(cell: tuple[str, int]) -> str:
+    return f"{cell[0]}/{cell[1]}"
 
 
 TARGETS = tuple(_targets())
@@ -351,61 +314,44 @@ TARGETS = tuple(_targets())
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Yield MAE and RMSE of each split, then the paper's."""
-    mae, rmse = means(rows), means(rows, "rmse")
-    for split, words in SPLITS.items():
+    mae, rmse = errors(rows), errors(rows, "rmse")
+    for split, runs in group(rows, "split").items():
         body = []
-        for model in dict.fromkeys(model for _, name, _, model in mae if name == split):
-            keys = [(data, split, horizon, model) for data, horizon in CELLS]
-            body.append([model, *(_cell(mae[k], rmse[k]) if k in mae else "" for k in keys)])
-        if not body:
-            continue
-        for model, errors in PAPER["mae"].items():
-            pairs = ((errors[cell], PAPER["rmse"][model][cell]) for cell in CELLS)
+        for model in group(runs, "model"):
+            keys = [(*cell, split, model) for cell in CELLS]
+            cells = (f"{mae[k].text} / {rmse[k].value:.3f}" if k in mae else "" for k in keys)
+            body.append([model, *cells])
+        for model, values in PAPER["mae"].items():
+            pairs = zip(values.values(), PAPER["rmse"][model].values(), strict=True)
             body.append([f"paper's {model}", *(f"{a:g} / {b:g}" for a, b in pairs)])
-        seeds = max(mean.seeds for (_, name, _, _), mean in mae.items() if name == split)
-        note = f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}."
-        head = ["model", *(f"{data}/{horizon}" for data, horizon in CELLS)]
-        units = "ETT in its own units, Traffic standardised."
-        yield Table(f"MAE / RMSE, {words}", head, body, [f"{note} {units}"])
-
-
-def _cell(mae: Mean, rmse: Mean) -> str:
-    spread = f" ± {mae.spread:.3f}" if mae.seeds > 1 else ""
-    return f"{mae.value:.3f}{spread} / {rmse.value:.3f}"
+        note = seeds_note(mean for key, mean in mae.items() if key[2] == split)
+        note += " ETT in its own units, Traffic standardised."
+        head = ["model", *map(_label, CELLS)]
+        yield Table(f"MAE / RMSE, {SPLITS[split]}", head, body, [note])
 
 
 def draw(rows: Sequence[Row]) -> Chart:
     """Draw the MAE of each split: mean and deviation of ours, and the paper's number, hollow."""
-    found = means(rows)
-    looks = LOOKS | {"lightgbm": Look(PURPLE), "persistence": Look(GREY)}
-    looks |= {f"{name}, paper": paper_look(look) for name, look in LOOKS.items()}
-    panels: list[Panel] = []
-    for split, words in SPLITS.items():
-        points: list[dict[str, Any]] = []
-        for data, name, horizon, model in sorted(
-            found, key=lambda key: CELLS.index((key[0], key[2]))
-        ):
-            if name == split:
-                mean = found[data, name, horizon, model]
-                at = {"series": model, "x": f"{data}/{horizon}", "y": mean.value}
-                low, high = mean.value - mean.spread, mean.value + mean.spread
-                points.append(at | {"low": low, "high": high})
-                if model in PAPER["mae"]:
-                    paper = PAPER["mae"][model][data, horizon]
-                    points.append(at | {"series": f"{model}, paper", "y": paper})
-        if points:
-            title = f"({'ab'[len(panels)]}) MAE, {words}"
-            panels.append(dots(title, points, y="MAE", log=True, looks=looks, columns=6))
+    found, panels = errors(rows), []
+    for letter, split in zip("ab", group(rows, "split"), strict=False):
+        scores = [
+            (model, _label(cell), mean, PAPER["mae"].get(model, {}).get(cell))
+            for cell in CELLS
+            for (*own, name, model), mean in found.items()
+            if (tuple(own), name) == (cell, split)
+        ]
+        title = f"({letter}) MAE, {SPLITS[split]}"
+        panels.append(panel(title, scores, y="MAE", log=True, columns=6))
     return Chart(panels)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the cells in which EA-6 is worse than another model, or than the paper's EA-6."""
-    found = means(rows)
-    for (data, split, horizon, model), mean in found.items():
-        if (data, split, horizon, "ea-6") not in found:
+    found = errors(rows)
+    for (data, horizon, split, model), mean in found.items():
+        if (data, horizon, split, "ea-6") not in found:
             continue
-        ours, name, other = found[data, split, horizon, "ea-6"].value, model, mean.value
+        ours, name, other = found[data, horizon, split, "ea-6"].value, model, mean.value
         if model == "ea-6":
             name, other = "the paper’s EA-6", PAPER["mae"]["ea-6"][data, horizon]
         if ours >= other + LEAST:

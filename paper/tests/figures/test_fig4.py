@@ -103,7 +103,7 @@ def test_notes_claim_only_what_was_confirmed():
 def test_a_step_leaves_gradients_in_every_weight(monkeypatch):
     kept, make = [], bert.make_model
     monkeypatch.setattr(bert, "make_model", lambda *a, **k: kept.append(make(*a, **k)) or kept[0])
-    options = {"batch": 2, "length": 8, "dim": 48, "depth": 2, "dropout": 0.1, "device": "cpu"}
+    options = {"batch": 2, "length": 8, "dim": 48, "depth": 2, "device": "cpu"}
     assert fig4.step("ea-6", **options)().isfinite()
     assert kept[0].training
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in kept[0].parameters())

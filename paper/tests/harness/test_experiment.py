@@ -30,7 +30,6 @@ def fake(calls: list[int]) -> SimpleNamespace:
 
     return SimpleNamespace(
         TITLE="Fake",
-        PAPER={},
         TARGETS=[
             Target("total", lambda rows: sum(row["cost"] for row in rows), at_most=2),
             Target("least", lambda rows: min(r["cost"] for r in rows), at_most=0.1, quick=True),
@@ -38,7 +37,6 @@ def fake(calls: list[int]) -> SimpleNamespace:
         plan=lambda quick: Plan((1,)) if quick else Plan(),
         rows=rows,
         tables=lambda rows: [Table("Costs", ["size"], [[str(row["size"])] for row in rows])],
-        draw=lambda rows: None,
     )
 
 
@@ -53,16 +51,15 @@ def calls(monkeypatch) -> list[int]:
 def test_experiments_have_one_shape(name):
     module = experiment.load(name)
     assert module.TITLE
-    assert isinstance(module.PAPER, dict)
-    assert all(isinstance(target, Target) for target in module.TARGETS)
-    names = [target.name for target in module.TARGETS]
-    assert len(names) == len(set(names))
+    targets = getattr(module, "TARGETS", ())
+    assert all(isinstance(target, Target) for target in targets)
+    assert len({target.name for target in targets}) == len(targets)
     for quick in (False, True):
         plan = module.plan(quick)
         assert dataclasses.is_dataclass(plan)
         with pytest.raises(dataclasses.FrozenInstanceError):
             plan.anything = 1
-    assert all(callable(getattr(module, part)) for part in ("rows", "tables", "draw"))
+    assert all(callable(getattr(module, part)) for part in ("rows", "tables"))
     assert experiment.Result(name, module, []).about
 
 
@@ -98,8 +95,7 @@ def test_results_are_shown_with_verdicts(tmp_path, calls, capsys):
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "value"),
-    [("sizes", "3, 4", (3, 4)), ("rate", "2", 2.0), ("jobs", "2", 2)],
+    ("field", "text", "value"), [("sizes", "3, 4", (3, 4)), ("rate", "2", 2.0), ("jobs", "2", 2)]
 )
 def test_changes_are_read_as_the_type_of_the_field(field, text, value):
     assert getattr(experiment.change(Plan(), {field: text}), field) == value

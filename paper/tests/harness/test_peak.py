@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import signal
+import sys
 import time
 import types
 
@@ -16,30 +17,22 @@ from paper.harness import peak
 MIB = 2**20
 
 
+@pytest.fixture
+def trial(monkeypatch):
+    """Run a function of this module in a process of its own."""
+    folder, _, module = __file__.removesuffix(".py").rpartition("/")
+    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
+    return lambda function, *most, **options: peak.trial(f"{module}:{function}", *most, **options)
+
+
 def allocate(mebibytes: int):
-    """Prepared before the mark is taken: torch itself, and a block that must not be counted."""
+    """Prepare torch and a block that must not be counted before the memory is measured."""
     ballast = torch.ones(64 * MIB // 4)
     return lambda: (ballast, torch.ones(mebibytes * MIB // 4))
 
 
-def die(code: int):
-    raise SystemExit(code)
-
-
-def test_peak_memory_counts_the_work_and_not_its_preparation(monkeypatch):
-    found = measured(monkeypatch, "allocate", mebibytes=100)
-    assert 95 * MIB < found < 115 * MIB
-
-
-def test_a_point_that_dies_is_an_error_with_its_exit_code(monkeypatch):
-    with pytest.raises(RuntimeError, match="exit 3"):
-        measured(monkeypatch, "die", code=3)
-
-
-def measured(monkeypatch, function: str, **kwargs) -> int:
-    folder, _, module = __file__.removesuffix(".py").rpartition("/")
-    monkeypatch.setenv("PYTHONPATH", folder)
-    return peak.peak_extra_bytes(f"{module}:{function}", **kwargs)
+def test_peak_memory_counts_the_work_and_not_its_preparation(trial):
+    assert 95 * MIB < trial("allocate", mebibytes=100)["peak_bytes"] < 115 * MIB
 
 
 def test_peak_memory_works_where_proc_does_not_exist(monkeypatch, tmp_path):
@@ -51,7 +44,7 @@ def test_peak_memory_works_where_proc_does_not_exist(monkeypatch, tmp_path):
 
 
 def grow(mebibytes: int):
-    """Takes memory a little at a time, then says how far it came."""
+    """Allocate memory in small steps."""
 
     def work():
         held = []
@@ -63,19 +56,9 @@ def grow(mebibytes: int):
     return work
 
 
-def watched(monkeypatch, most: int, **options) -> dict:
-    folder, _, module = __file__.removesuffix(".py").rpartition("/")
-    monkeypatch.setenv("PYTHONPATH", folder)
-    return peak.trial(f"{module}:grow", most, **options)
-
-
-def test_what_stays_within_its_room_is_measured(monkeypatch):
-    row = watched(monkeypatch, mebibytes=32, most=128 * MIB)
-    assert 30 * MIB < row["peak_bytes"] < 60 * MIB
-
-
-def test_what_takes_more_is_stopped_and_says_how_much(monkeypatch):
-    row = watched(monkeypatch, mebibytes=5000, most=64 * MIB)
+def test_work_is_stopped_when_it_exceeds_its_limit(trial):
+    assert 30 * MIB < trial("grow", 128 * MIB, mebibytes=32)["peak_bytes"] < 60 * MIB
+    row = trial("grow", 64 * MIB, mebibytes=5000)
     assert row == {"reason": "out of memory: more than the 0.06 GiB allowed"}
 
 
@@ -83,10 +66,10 @@ KEPT, NEW = 50_000, 80_000  # numbers in a block
 
 
 def fragmented(at_once: bool):
-    """Every other block goes, and those that come are too large for the holes."""
+    """Free every other block, then allocate blocks that are too large for the holes."""
     if at_once:
         peak.free_at_once()
-    torch.ones(16 * MIB // 4)  # freed here: from now on glibc keeps what is smaller in its heap
+    torch.ones(16 * MIB // 4)  # freed here: from now on glibc keeps smaller blocks in its heap
 
     def work():
         blocks = [torch.ones(KEPT) for _ in range(200)]
@@ -97,12 +80,8 @@ def fragmented(at_once: bool):
     return work
 
 
-def test_blocks_that_are_freed_at_once_leave_no_fragments(monkeypatch):
-    folder, _, module = __file__.removesuffix(".py").rpartition("/")
-    monkeypatch.setenv("PYTHONPATH", folder)
-    whole, holes = (
-        peak.peak_extra_bytes(f"{module}:fragmented", at_once=at_once) for at_once in (True, False)
-    )
+def test_blocks_that_are_freed_at_once_leave_no_fragments(trial):
+    whole, holes = (trial("fragmented", at_once=x)["peak_bytes"] for x in (True, False))
     needed = 4 * 200 * KEPT  # half of it is free before the others come
     assert needed < whole + MIB
     assert whole < 1.2 * needed
@@ -111,7 +90,7 @@ def test_blocks_that_are_freed_at_once_leave_no_fragments(monkeypatch):
 
 
 class FakeGPU:
-    """As much of torch.cuda as a measurement needs."""
+    """The part of torch.cuda that a measurement needs."""
 
     def __init__(self) -> None:
         self.now, self.peak, self.fraction = 100, 900, None
@@ -141,7 +120,7 @@ class FakeGPU:
 
 
 @pytest.mark.parametrize(("most", "fraction"), [(None, None), ("400", 0.5)])
-def test_on_a_gpu_memory_is_the_allocators(monkeypatch, capsys, most, fraction):
+def test_gpu_memory_is_that_of_the_allocator(monkeypatch, capsys, most, fraction):
     gpu = FakeGPU()
     monkeypatch.setattr(torch, "cuda", gpu)
     monkeypatch.setattr(peak.importlib, "import_module", lambda name: gpu)
@@ -153,29 +132,26 @@ def test_on_a_gpu_memory_is_the_allocators(monkeypatch, capsys, most, fraction):
     assert gpu.fraction == fraction
 
 
-def greedy():
-    return lambda: torch.ones(10**15, dtype=torch.uint8)
-
-
-def killed():
-    return lambda: os.kill(os.getpid(), signal.SIGKILL)
-
-
-def asleep():
-    return lambda: time.sleep(1000)
+def fail(how: str):
+    """Return work that does not end well."""
+    return {
+        "memory": lambda: torch.ones(10**15, dtype=torch.uint8),
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "sleep": lambda: time.sleep(1000),
+        "exit": lambda: sys.exit(3),
+    }[how]
 
 
 @pytest.mark.parametrize(
-    ("function", "limit", "reason"),
+    ("how", "limit", "reason"),
     [
-        ("greedy", None, "out of memory"),
-        ("killed", None, "killed by SIGKILL"),
-        ("asleep", 0.5, "not done after 0.5 s"),
+        ("memory", None, "out of memory"),
+        ("kill", None, "killed by SIGKILL"),
+        ("sleep", 0.5, "not done after 0.5 s"),
+        ("exit", None, "died (exit 3)"),
     ],
 )
-def test_a_trial_that_fails_gives_its_reason(monkeypatch, function, limit, reason):
-    folder, _, module = __file__.removesuffix(".py").rpartition("/")
-    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
-    row = peak.trial(f"{module}:{function}", limit=limit)
+def test_failed_trials_give_their_reason(trial, how, limit, reason):
+    row = trial("fail", limit=limit, how=how)
     assert set(row) == {"reason"}
     assert reason in row["reason"]

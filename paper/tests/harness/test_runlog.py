@@ -79,8 +79,7 @@ def test_without_a_file_rows_stay_in_memory():
 
 @pytest.mark.parametrize("torn", [b"", b'{"bench": "ben', b"{"], ids=["whole", "torn", "brace"])
 @pytest.mark.parametrize(
-    ("kept", "again"),
-    [(1, [2, 3, 4, 5]), (2, [3, 4, 5]), (3, [3, 4, 5]), (4, [3, 4, 5]), (5, [])],
+    ("kept", "again"), [(1, [2, 3, 4, 5]), (2, [3, 4, 5]), (3, [3, 4, 5]), (4, [3, 4, 5]), (5, [])]
 )
 def test_an_interrupted_run_continues_and_ends_up_the_same(tmp_path, kept, again, torn):
     """A group that lost rows (3 and 4 rows kept) is measured again as a whole."""
