@@ -14,7 +14,7 @@ TINY = Plan(("ea-6",), lengths=(16, 32, 64), orders=(2, 4), **SIZES)
 
 def test_every_point_is_measured_once(tmp_path, monkeypatch):
     log = RunLog(tmp_path / "table1.jsonl", "table1")
-    cost = table1.memory(TINY, table1.Point("ea-6", 16, 8, 16), log)  # in a process of its own
+    cost = table1.memory(TINY, table1.Point("ea-6", 16, 8, 16), log)  # in a separate process
     assert cost["peak_bytes"] >= 0
     monkeypatch.setattr(table1, "trial", lambda *args, **options: cost)
     rows = list(table1.rows(TINY, log))
