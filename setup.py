@@ -1,9 +1,9 @@
-"""Builds the native kernel, `eattn/ops/_native.so`; everything else is in pyproject.toml.
+"""Build the native kernel `eattn/ops/_native.so`; pyproject.toml has all other metadata.
 
-The library is plain C++17 behind a C ABI: neither torch nor Python's headers are needed. `api.cpp`
-is compiled once, `kernels.cpp` once per instruction set and type, each with its own flags, so that
-one library serves every machine and picks at run time. Whatever goes wrong here costs speed, not
-the install: nothing is written, a warning is given, and the eager backend serves.
+The library is plain C++17 with a C ABI, so neither torch nor the Python headers are needed.
+`api.cpp` is compiled once, and `kernels.cpp` once per instruction set and type with its own flags;
+the library selects the instruction set at run time. If the build fails, a warning is printed and
+the installation continues without the library. eattn then uses the slower eager backend.
 """
 
 import os
@@ -24,10 +24,10 @@ FLAGS = [
     "-std=c++17",
     "-O2",
     "-g0",
-    # What fast-math would give, less what changes values or, on loading, the whole process.
+    # The parts of -ffast-math that change neither values nor global floating-point modes.
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-ffp-contract=off",  # every fma is written: bits must not depend on inlining
+    "-ffp-contract=off",  # fma is used explicitly, so that results do not depend on inlining
     "-fvisibility=hidden",
     "-Wno-psabi",
     "-Wno-unknown-pragmas",
@@ -37,29 +37,31 @@ PORTABLE: dict[str, list[str]] = {"baseline": []}
 OPENMP = "-fopenmp"
 
 if sys.platform == "darwin":
-    # A universal Python asks for both architectures at once, but the kernels are made for one.
+    # A universal Python builds for two architectures at once, but the kernels support only one.
     os.environ.setdefault("ARCHFLAGS", f"-arch {platform.machine()}")
 
 
 class BuildNative(build_ext):
-    """Compile and link the kernel, or warn and leave nothing behind."""
+    """Compile and link the kernel, or print a warning and leave no library."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return fullname.replace(".", "/") + ".so"  # ctypes loads it: no Python ABI in the name
+        return (
+            fullname.replace(".", "/") + ".so"
+        )  # loaded by ctypes, so the name has no Python ABI tag
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
         if not (self.force or newer_group([*ext.sources, *ext.depends], str(target))):
             return
-        target.unlink(missing_ok=True)  # a stale library must not outlive a failed build
+        target.unlink(missing_ok=True)  # a failed build must not leave a stale library
         try:
             self._build(target)
-        except Exception as error:  # any compiler, any way of failing
+        except Exception as error:  # compilers fail in many ways
             target.unlink(missing_ok=True)
-            self.warn(f"native kernel not built, the eager backend will serve: {error}")
+            self.warn(f"the native kernel was not built, so eattn uses the eager backend: {error}")
 
     def copy_extensions_to_source(self) -> None:
-        """For `pip install -e`: what was built, or nothing, takes the place of what was there."""
+        """Replace the library in the source tree, for `pip install -e`."""
         for ext in self.extensions:
             (Path("src") / self.get_ext_filename(ext.name)).unlink(missing_ok=True)
         super().copy_extensions_to_source()
@@ -85,7 +87,7 @@ class BuildNative(build_ext):
         )
 
     def _accepts(self, code: str, *flags: str) -> bool:
-        """Whether a library with this code compiles and links with these flags."""
+        """Return whether a library with this code compiles and links with these flags."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.cpp"
             source.write_text(code)
@@ -105,14 +107,14 @@ class BuildNative(build_ext):
 
 
 class AnyPythonWheel(bdist_wheel):
-    """One wheel per platform: the kernel knows nothing of Python's ABI."""
+    """Build one wheel per platform, since the kernel does not depend on the Python ABI."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
 def units(isas: dict[str, list[str]]) -> Iterator[tuple[str, str, list[str]]]:
-    """(folder of the object, source, flags) of every object in the library."""
+    """Yield the folder, source and flags of every object file in the library."""
     yield "api", str(NATIVE / "api.cpp"), []
     for isa, march in isas.items():
         for real in ("float", "double"):

@@ -1,4 +1,4 @@
-"""What holds for whole folders of tests."""
+"""Fixtures that apply to whole folders of tests."""
 
 import signal
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-# Whoever is started in the background ignores Ctrl-C, and so would the processes that tests start.
+# Background jobs ignore Ctrl-C, and the processes that tests start would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -15,7 +15,7 @@ SMALL = {"export", "hf", "lm", "nn", "models", "train", "timeseries"}
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Layers and models are tested on small inputs: a second thread costs more than it brings."""
+    """Use one thread for tests with small inputs, which are slower with two."""
     threads = torch.get_num_threads()
     if request.path.parent.name in SMALL:
         torch.set_num_threads(1)
@@ -25,7 +25,7 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def device_of_backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tensors are made where the backend under test runs: for Triton, on a card if there is one."""
+    """Create tensors on the device of the tested backend: on the GPU for Triton, if available."""
     case = getattr(request.node, "callspec", None)
     if case is None or case.params.get("backend") != "triton" or not torch.cuda.is_available():
         yield

@@ -1,7 +1,4 @@
-"""Runs of a language model, a classifier and a forecaster in however many processes there are.
-
-A module of its own, as other processes import it.
-"""
+"""Train language models in any number of processes."""
 
 import sys
 from collections.abc import Callable
@@ -11,31 +8,23 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchrun_helpers import norms
+from train.problem_helpers import Interrupted
 
 from eattn.data.text import Document, Text, split
-from eattn.lm import Settings, learn, run
-from eattn.timeseries import training
-from eattn.timeseries.inputs import read_series, regularize
-from eattn.timeseries.training import seed_of
-from eattn.timeseries.windows import WindowDataset
-from eattn.train import History, Processes, TrainConfig, torchrun
+from eattn.lm import LMConfig, checkpoint_dir, train_lm, train_to_dir, training
+from eattn.timeseries import EAClassifier
+from eattn.train import Processes, torchrun
 
 MODES: dict[int, dict[str, dict[str, Any]]] = {
     4: {
         "ddp and sequence": dict(sequence_parallel=2),
-        "both": dict(fsdp=True, sequence_parallel=2),
+        "fsdp and sequence": dict(fsdp=True, sequence_parallel=2),
     },
-    2: {
-        "ddp": {},
-        "fsdp": dict(fsdp=True),
-        "sequence": dict(sequence_parallel=2),
-        "both": dict(fsdp=True, sequence_parallel=2),
-    },
+    2: {"ddp": {}, "fsdp": dict(fsdp=True), "sequence": dict(sequence_parallel=2)},
 }
-SETTINGS = Settings(
+CONFIG = LMConfig(
     hidden=8,
     layers=2,
     length=24,
@@ -43,129 +32,85 @@ SETTINGS = Settings(
     steps=6,
     positions=True,
     evaluations=3,
-    judged=48,
+    validation_tokens=48,
     lr=0.02,
 )
 Result = dict[str, Any]
 
 
 def text() -> Text:
-    """Documents shorter than a row, and longer ones: sequences begin and end anywhere."""
+    """Documents shorter and longer than a row: sequences begin and end anywhere."""
     lines = [f"line {i} says {'again ' * (i % 5)}{i * i}\n".encode() for i in range(40)]
     return split([Document(str(i), b"".join(lines[i : i + 1 + i % 4])) for i in range(30)])
 
 
-def result(history: History, model: nn.Module) -> Result:
-    rows = [(row.step, row.loss, *row.metrics.values()) for row in history.rows]
-    return {"rows": [row[:3] for row in rows], "weights": dict(model.state_dict())}
+def run(text: Text, config: LMConfig, **options: Any) -> Result:
+    trained = train_lm(text, config, **options)
+    rows = [(row.step, row.loss, row.metrics["bits_per_byte"]) for row in trained.history.rows]
+    return {"rows": rows, "weights": dict(trained.model.state_dict())}
 
 
-def language(**places: Any) -> Result:
-    learnt = learn(text(), SETTINGS, **places)
-    return result(learnt.history, learnt.model)
+def language(**options: Any) -> Result:
+    return run(text(), CONFIG, **options)
 
 
 def short() -> Result:
-    """Every row a batch of its own, and the last one a single token: fewer than processes."""
-    documents = [Document("", b"a" * SETTINGS.length), Document("", b"b" * SETTINGS.length)]
-    settings = replace(SETTINGS, batch_tokens=SETTINGS.length, steps=4, evaluations=2)
-    learnt = learn(Text(*((document,) for document in documents)), settings)
-    return result(learnt.history, learnt.model)
+    """Every row is a batch, and the last one a single token: fewer than processes."""
+    documents = [Document("", b"a" * CONFIG.length), Document("", b"b" * CONFIG.length)]
+    config = replace(CONFIG, batch_tokens=CONFIG.length, steps=4, evaluations=2)
+    return run(Text(*((document,) for document in documents)), config)
 
 
-def classifier() -> Result:
-    rng = np.random.default_rng(0)
-    series = [torch.from_numpy(rng.normal(size=(9 + i % 7, 2))).float() + i % 2 for i in range(30)]
-    design = dict(
-        channels=2, classes=2, pooling="flatten", embed="conv", dim=8, depth=1, max_len=15
-    )
-    config = TrainConfig(epochs=2, batch_size=10, optimizer="radam", lr=0.01)
-    model, history = training.train_classifier(
-        series,
-        np.arange(30) % 2,
-        design,
-        config,
-        validation_fraction=0.3,  # 21 are left: the last batch is one case
-        progress=False,
-    )
-    return result(history, model)
+def classifier(random_state: int | None = 0) -> None:
+    X, y = np.random.default_rng(0).normal(size=(8, 2, 9)), np.arange(8) % 2
+    EAClassifier(dim=8, depth=1, epochs=1, random_state=random_state).fit(X, y)
 
 
-def forecaster() -> Result:
-    series = regularize(read_series(np.sin(np.arange(90) / 3).tolist()))
-    options = dict(validation_fraction=0.2, window=None, context=11, horizon=3)
-    dataset = WindowDataset(series, **options)
-    params = dict(mixer="ea-6", dim=8, depth=1, heads=2, dropout=0.0, lags=4)
-    config = TrainConfig(epochs=None, max_steps=6, evaluate_every=3, batch_size=8, lr=0.01)
-    design = training.forecaster_design(params, dataset)
-    model, history = training.train_forecaster(dataset, design, config, progress=False)
-    return result(history, model)
+RUNS: dict[str, Callable[[], Result]] = {"language": language, "short": short}
 
 
-RUNS: dict[str, Callable[[], Result]] = {
-    "language": language,
-    "short": short,
-    "classifier": classifier,
-    "forecaster": forecaster,
-}
-
-
-def runs(mode: str) -> list[str]:
-    """Return the runs that a mode is for: only language models share a sequence."""
-    return list(RUNS) if mode in ("ddp", "fsdp") else ["language", "short"]
-
-
-def noted(run: Callable[[], Result]) -> Result:
+def with_norms(run: Callable[[], Result]) -> Result:
     with norms() as found:
         return run() | {"norms": found}
 
 
-class Cut(Exception):
-    """Off, in the middle of a run."""
+def interrupt(folder: Path) -> None:
+    """Run up to step 6 of the language model; its last checkpoint is that of step 4."""
+    calls = iter(range(1, 10))
 
+    def fail(*args: Any) -> tuple[Tensor, float]:
+        if next(calls) == 6:
+            raise Interrupted
+        return loss(*args)
 
-def cut_off(folder: Path) -> None:
-    """A run that ends after its second checkpoint, at step 4 of 6."""
-    from eattn.train import loop
-
-    step, steps = loop._Run._step, []
-
-    def counted(self: Any, *args: Any) -> tuple[float, float]:
-        steps.append(1)
-        if len(steps) == 6:
-            raise Cut
-        return step(self, *args)
-
-    loop._Run._step = counted  # type: ignore[method-assign]
+    loss = training.loss
     try:
-        language(checkpoint=folder, checkpoint_every=2)
-    except Cut:
+        with patch.object(training, "loss", fail):
+            language(checkpoint=folder, checkpoint_every=2)
+    except Interrupted:
         pass
-    finally:
-        loop._Run._step = step  # type: ignore[method-assign]
 
 
 def work() -> dict[str, Any]:
-    """All runs in all modes; four processes leave a checkpoint, from which two go on."""
+    """Do all runs in all modes; two processes resume the checkpoint of four."""
     folder = Path(sys.argv[-1])
-    world = Processes.here().count
+    world = Processes.current().count
     found: dict[str, Any] = {}
     for mode, options in MODES[world].items():
         with torchrun(**options):
-            for name in runs(mode):
-                found[f"{name} {mode}"] = noted(RUNS[name])
-            if mode == "both" and world == 4:
-                cut_off(folder)
-            if mode in ("ddp", "sequence") and world == 2:
-                here = folder.parent / mode
-                found[f"resumed {mode}"] = language(checkpoint=here, checkpoint_every=2)
-    found["seed"] = seed_of(None)
-    found["refused"] = {name: refusal(**o) for name, o in REFUSED.items()}
-    found["refused"]["no room"] = no_room(folder.with_name(f"full{world}"))
+            for name, each in RUNS.items():
+                found[f"{name} {mode}"] = with_norms(each)
+            if mode == "fsdp and sequence":
+                interrupt(folder)
+            if mode == "ddp":
+                found["resumed"] = language(checkpoint=folder, checkpoint_every=2)
+                classifier(random_state=None)  # raises unless all ranks draw the same seed
+    found["errors"] = {name: error(**options) for name, options in ERRORS.items()}
+    found["errors"]["full disk"] = full_disk(folder.with_name(f"full{world}"))
     return found
 
 
-REFUSED: dict[str, dict[str, Any]] = {
+ERRORS: dict[str, dict[str, Any]] = {
     "3 of a sequence": dict(sequence_parallel=3),
     "a mixer": dict(mixer="sa"),
     "a text": dict(other=True),
@@ -173,20 +118,20 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-def refusal(
+def error(
     mixer: str = "ea-6",
     sequence_parallel: int = 2,
     other: bool = False,
-    work: Callable[[], Result] | None = None,
+    work: Callable[[], None] | None = None,
 ) -> str:
     mine = text()
-    if other and Processes.here().first:  # as long as that of the others
-        told = tuple(Document("", document.content.upper()) for document in mine.held_out)
-        mine = replace(mine, held_out=told)
+    if other and Processes.current().first:  # as long as that of the others
+        documents = tuple(Document("", document.content.upper()) for document in mine.validation)
+        mine = replace(mine, validation=documents)
     try:
         with torchrun(sequence_parallel=sequence_parallel):
             if work is None:
-                learn(mine, replace(SETTINGS, mixer=mixer))
+                train_lm(mine, replace(CONFIG, mixer=mixer))
             else:
                 work()
     except ValueError as error:
@@ -194,16 +139,16 @@ def refusal(
     return "nothing"
 
 
-def no_room(out: Path) -> str:
-    """What is said where the first process cannot begin a run."""
+def full_disk(out: Path) -> str:
+    """Return the message when the first process cannot start a run."""
     error = OSError(28, "No space left on device")
     try:
-        with patch.object(run.checkpoint_dir, "begin", side_effect=error):
-            run.run([Path(__file__)], out, SETTINGS)
+        with patch.object(checkpoint_dir, "start", side_effect=error):
+            train_to_dir([Path(__file__)], out, CONFIG)
     except OSError as error:
         return str(error)
     return "nothing"
 
 
-def differ(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+def difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     return max((ours[name] - x).abs().max().item() for name, x in theirs.items())

@@ -1,7 +1,4 @@
-"""What every rank of a test does: its slice of a sequence, beside the whole in one process.
-
-A module of its own, as other processes import it.
-"""
+"""Compare the operator on shards with one process, on every rank of a test."""
 
 import itertools
 from collections.abc import Callable
@@ -19,9 +16,8 @@ from eattn.nn import ElementwiseAttention, TransformerBlock, make_mixer
 from eattn.ops import Expansion
 
 B, D = 2, 5
-LENGTHS = {2: (7, 4), 3: (3, 0, 9), 4: (5, 1, 8, 2)}  # uneven, and one slice with nothing in it
+LENGTHS = {2: (7, 4), 3: (3, 0, 9), 4: (5, 1, 8, 2)}  # uneven shards, one of them empty
 EXPANSIONS = {"taylor": Taylor(6), "quadrature": Quadrature(13)}
-OFF = (False, False, False)
 CASES = {
     "-".join(name for name, on in zip(("causal", "mask", "state"), flags, strict=True) if on)
     or "full": flags
@@ -39,7 +35,7 @@ def bounds() -> list[int]:
 
 
 def mine(x: Tensor) -> Tensor:
-    """This rank's slice of a tensor over the whole sequence."""
+    """Return this rank's shard of a tensor over the whole sequence."""
     first, last = bounds()[dist.get_rank() :][:2]
     return x[:, first:last]
 
@@ -57,9 +53,9 @@ def summed(x: Tensor) -> Tensor:
 def compare(
     expansion: Expansion, causal: bool, masked: bool, stated: bool, far: float = 0.0
 ) -> float:
-    """The largest difference to one process: y, the last state, and all gradients.
+    """Return the largest error of y, the last state and all gradients.
 
-    Keys come from `far` away, where exp(-k^2) may be nothing, to 0 as the sequence goes on.
+    Keys move from around `far`, where exp(-k^2) underflows, to around 0 along the sequence.
     """
     L = bounds()[-1]
     away = torch.linspace(far, 0, L, dtype=torch.float64).view(L, 1)
@@ -82,7 +78,7 @@ def compare(
         state=states[1],
         return_state=True,
     )
-    share = 1 / dist.get_world_size()  # of what every rank holds alike, each counts its part
+    share = 1 / dist.get_world_size()  # every rank adds its part of the loss of the shared state
     ((y * weight).sum() + last.s.sin().sum() + last.z.cos().sum()).backward()
     of_state = ours_last.s.sin().sum() + ours_last.z.cos().sum()
     ((ours * mine(weight)).sum() + share * of_state).backward()
@@ -96,7 +92,7 @@ def compare(
 
 
 def compare_cross(expansion: Expansion, masked: bool) -> float:
-    """Queries and keys that are cut each in its own way."""
+    """Return the largest error if queries and keys are sharded differently."""
     L, M, (rank, W) = bounds()[-1], 2 * bounds()[-1] + 1, (dist.get_rank(), dist.get_world_size())
     keys = slice(rank * M // W, (rank + 1) * M // W)
     whole = [draw(B, n, D, seed=i).requires_grad_() for i, n in enumerate((L, M, M))]
@@ -115,26 +111,26 @@ def compare_cross(expansion: Expansion, masked: bool) -> float:
 
 
 def compare_packed(expansion: Expansion) -> float:
-    """Sequences that end on a cut, cross one, cross two, or lie within a slice."""
+    """Return the largest error for packed sequences that end at, cross or lie within shards."""
     edges = bounds()
     L = edges[-1]
-    cuts = sorted({0, 1, 2, edges[1] - 1, edges[-2], L - 1, L})
+    starts = sorted({0, 1, 2, edges[1] - 1, edges[-2], L - 1, L})
     whole = [draw(1, L, D, seed=i).requires_grad_() for i in range(3)]
     parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
     weight = draw(1, L, D, seed=5)
     y = eattn.ea_series(
-        *whole, expansion=expansion, causal=True, cu_seqlens=torch.tensor(cuts, dtype=torch.int32)
+        *whole, expansion=expansion, causal=True, cu_seqlens=torch.tensor(starts, dtype=torch.int32)
     )
     (y * weight).sum().backward()
     first, last = edges[dist.get_rank() :][:2]
-    inside = [cut - first for cut in cuts if first < cut < last]
+    inside = [start - first for start in starts if first < start < last]
     offsets = torch.tensor([0, *inside, last - first], dtype=torch.int32)
     ours = distributed.ea_series(
         *parts,
         expansion=expansion,
         causal=True,
         cu_seqlens=offsets,
-        continues=first not in cuts,
+        continues=first not in starts,
     )
     (ours * mine(weight)).sum().backward()
     errors = [off(ours, mine(y))]
@@ -143,7 +139,7 @@ def compare_packed(expansion: Expansion) -> float:
 
 
 def traffic(work: Callable[[], Tensor]) -> list[int]:
-    """Bytes of each message that a rank sends in a forward and a backward."""
+    """Return the bytes of each message that a rank sends in forward and backward."""
     sent = []
 
     def count(received: list[Tensor], own: Tensor, group: object = None) -> None:
@@ -169,7 +165,7 @@ def traffic_of_operator(L: int) -> list[int]:
 
 
 def traffic_of_block(L: int) -> list[int]:
-    """With a convolution of width 4, and without the message that compares."""
+    """Measure a block with a convolution of width 4, without the comparison of inputs."""
     block = TransformerBlock(dim=D, heads=1, causal=True, short_conv=4)
     x = draw(B, L, D, seed=0).float().requires_grad_()
     with sequence_parallel(check=False):
@@ -177,7 +173,7 @@ def traffic_of_block(L: int) -> list[int]:
 
 
 def disagree() -> dict[str, str]:
-    """What every rank says where the last one is given something else."""
+    """Return the error of this rank if the last rank has different inputs."""
     odd = dist.get_rank() == dist.get_world_size() - 1
     x, other = torch.zeros(B, 3, D), torch.zeros(B, 3, D + odd)
     tries: dict[str, Callable[[], object]] = {
@@ -190,10 +186,10 @@ def disagree() -> dict[str, str]:
         "dtype": lambda: distributed.ea_series(*[x.double() if odd else x] * 3),
         "causal": lambda: distributed.ea_series(x, x, x, causal=odd),
         "gradient": lambda: distributed.ea_series(*[x.clone().requires_grad_(odd)] * 3),
-        "refused": lambda: distributed.ea_series(x[0] if odd else x, x, x),
+        "invalid": lambda: distributed.ea_series(x[0] if odd else x, x, x),
         "layer": lambda: ElementwiseAttention(D + odd)(other),
         "convolution": lambda: make_mixer("ea-6", D, short_conv=4)(x[odd:]),
-        "refused layer": lambda: make_mixer("ea-6", D, short_conv=4)(other),
+        "invalid layer": lambda: make_mixer("ea-6", D, short_conv=4)(other),
         "mixed": lambda: distributed.ea_series(x.double(), x if odd else x.double(), x.double()),
     }
     found = {}
@@ -208,7 +204,7 @@ def disagree() -> dict[str, str]:
 
 
 def look_ahead() -> bool:
-    """Whether a NaN in the last slice reaches an earlier one."""
+    """Return whether a NaN in the last shard reaches this rank."""
     q, k, v = (draw(B, 4, D, seed=i) for i in range(3))
     if dist.get_rank() == dist.get_world_size() - 1:
         k = k * torch.nan
@@ -225,12 +221,12 @@ def work() -> dict[str, object]:
         found[f"{kind} cross"] = compare_cross(expansion, masked=False)
         found[f"{kind} cross masked"] = compare_cross(expansion, masked=True)
     found["taylor far"] = max(
-        compare(Taylor(6), causal, *OFF[1:], far=30.0) for causal in (False, True)
+        compare(Taylor(6), causal, masked=False, stated=False, far=30.0) for causal in (False, True)
     )
     found["operator"] = [traffic_of_operator(L) for L in (8, 500)]
     found["block"] = [traffic_of_block(L) for L in (8, 500)]
     return found | {
         "ahead": look_ahead(),
         "disagree": disagree(),
-        "after": compare(Taylor(2), *OFF),
+        "after": compare(Taylor(2), causal=False, masked=False, stated=False),
     }

@@ -1,4 +1,4 @@
-"""An exported graph in both forms, to be run beside its model. Ask for the packages first."""
+"""Exported graphs to compare with their models; tests must skip without onnxruntime."""
 
 import json
 import subprocess
@@ -14,13 +14,14 @@ from torch.testing import assert_close
 from eattn.export import Graph
 
 CLOSE = dict(rtol=1e-4, atol=1e-4)
-SIZES = [(1, 1), (2, 7), (5, 150)]  # B, L: none is the one that was traced
+SIZES = [(1, 1), (2, 7), (5, 150)]  # batch and length; not the traced ones
 
 
 class Exported:
-    """Its `forms` take what the module takes, and give dicts by the names of the outputs.
+    """Exported graph as ONNX and as a torch program.
 
-    ONNX takes several times as long to make as a program of torch: `onnx` False leaves it out.
+    Each of its `forms` takes the arguments of the module and returns a dict of outputs.
+    `onnx=False` skips ONNX, which takes several times as long to export.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, onnx: bool = True) -> None:
@@ -48,7 +49,7 @@ class Exported:
 
 
 def state_of(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What to go on with after a graph has given these."""
+    """Return the state among the outputs of a graph, by input name."""
     return {n.removeprefix("next."): x for n, x in outputs.items() if n.startswith("next.")}
 
 
@@ -59,7 +60,7 @@ def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def ran(folder: Path) -> str:
-    """Return what example.py prints in a process that loads only the packages it claims to."""
+    """Run example.py, check which packages it imports, and return its output."""
     about = json.loads((folder / "export.json").read_text())
     code = f"""
 import runpy, sys

@@ -1,4 +1,4 @@
-"""Tiny language models to test, and inputs for them. Ask for transformers first."""
+"""Tiny language models and inputs for tests; import after `pytest.importorskip`."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from torch import Tensor
 from eattn.hf import EAConfig, EAForCausalLM
 
 VOCAB = 43
-# A series, a quadrature, what keeps q and k in range, exact EA, and one of each other kind.
+# Taylor, quadrature, all options of QKRange, exact EA, and three other kinds of mixers
 MIXERS = ("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea", "sa", "la", "linear-rnn")
-# The defaults, BERT's order of norms with learned positions, and neither convolution nor positions.
+# The defaults, BERT's layer norms with learned positions, and no convolution
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
     "bert": dict(norm="post", max_position_embeddings=40),
@@ -24,7 +24,7 @@ def config(**changes: Any) -> EAConfig:
 
 
 def make(kind: type = EAForCausalLM, **changes: Any) -> Any:
-    """In float64, for inference, with weights far enough from 0 to tell tokens apart."""
+    """Make a float64 model in evaluation mode, with embeddings that differ between tokens."""
     torch.manual_seed(0)
     return kind(config(initializer_range=0.5, **changes)).double().eval()
 
@@ -34,7 +34,7 @@ def ids(B: int, L: int, seed: int = 1) -> Tensor:
 
 
 def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
-    """Rows [n] of unequal length as input_ids and attention_mask [B, L]; padding is token 0."""
+    """Pad rows of unequal length with token 0; return input_ids and attention_mask [B, L]."""
     L = max(len(row) for row in rows)
     tokens, mask = torch.zeros(2, len(rows), L, dtype=torch.long).unbind()
     for i, row in enumerate(rows):

@@ -1,7 +1,7 @@
-"""Mixers to test, inputs for them, and what each must give by its formula, in float64.
+"""Mixers to test, their inputs, and their outputs by the formula, in float64.
 
-`literal` computes a mixer's output from its own parameters: attention by `reference`, head by head,
-recurrences token by token.
+`literal` computes the output of a mixer from its parameters: attention with `reference`, one head
+at a time, and recurrences one token at a time.
 """
 
 import math
@@ -18,7 +18,7 @@ from eattn.nn import MIXERS, Mixer, ShortConv, make_mixer
 from eattn.ops import reference
 
 PLAIN = (*MIXERS, "ea-0", "ea-12")
-CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5")  # after a short convolution of this width
+CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5")  # ~4: with a convolution of width 4
 NAMES = (*PLAIN, *CONVOLVED)
 SERIES = tuple(name for name in PLAIN if name.startswith("ea-"))
 HEADED = ("sa", "sa-math", "la", "taylor", "sa~4", "la~1")
@@ -41,7 +41,7 @@ def make(
     max_len: int | None = None,
     seed: int = 0,
 ) -> Mixer:
-    """A mixer in float64, none of whose parameters is at its start (biases start at 0)."""
+    """Make a float64 mixer with random parameters, as biases start at 0."""
     if name == "aft" and max_len is None:
         max_len = 300
     options = dict(heads=heads, causal=causal, max_len=max_len)
@@ -55,7 +55,7 @@ def make(
 
 
 def fresh(name: str, dim: int, **options) -> Mixer:
-    """`make_mixer`, where `ea-6~4` is ea-6 with short_conv=4."""
+    """Call `make_mixer`, with short_conv=4 for names such as `ea-6~4`."""
     name, _, width = name.partition("~")
     return make_mixer(name, dim, **options, short_conv=int(width) if width else None)
 
@@ -65,7 +65,7 @@ def tokens(B: int, L: int, dim: int = 12, seed: int = 1) -> Tensor:
     return torch.randn(B, L, dim, generator=rng, dtype=torch.float64)
 
 
-# Which of [3, L] tokens are real.
+# Masks [3, L] of valid tokens
 def _holes(L: int) -> Tensor:
     mask = torch.rand(3, L, generator=torch.Generator().manual_seed(2)) > 0.4
     mask[:, L // 2] = True
@@ -95,30 +95,35 @@ MASKS: dict[str, Callable[[int], Tensor]] = {
 
 
 def every_mask(L: int) -> Tensor:
-    """All kinds of masks in one batch, [12, L]."""
+    """Return all kinds of masks in one batch, [12, L]."""
     return torch.cat([mask(L) for mask in MASKS.values()])
 
 
 def same(got: object, want: object) -> None:
-    """Equal but for rounding in float64, which EA-12 amplifies some thousand times."""
+    """Assert equality up to float64 rounding, which EA-12 amplifies about a thousand times."""
     assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
 def differentiate(
-    mixer: Mixer, x: Tensor, y: Tensor, real: Tensor | None = None, *, context: Tensor | None = None
+    mixer: Mixer,
+    x: Tensor,
+    y: Tensor,
+    valid: Tensor | None = None,
+    *,
+    context: Tensor | None = None,
 ) -> list[Tensor]:
-    """y and the gradients of x, of a context and of every parameter, from the real tokens of y."""
+    """Return y and, from its valid tokens, the gradients of x, context and parameters."""
     rng = torch.Generator().manual_seed(3)
     gy = torch.randn(y.shape, generator=rng, dtype=torch.float64)
-    if real is not None:
-        y, gy = y[real], gy[real]
+    if valid is not None:
+        y, gy = y[valid], gy[valid]
     inputs = [x, *([] if context is None else [context]), *mixer.parameters()]
-    # `materialize`: a token alone leaves out the parameters that only concern others
+    # materialize_grads: the output for a single token does not depend on all parameters
     return [y.detach(), *torch.autograd.grad(y, inputs, gy, materialize_grads=True)]
 
 
 def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """What the mixer must give at every real token."""
+    """Return the output of the mixer at every valid token by its formula."""
     if key_mask is not None:
         x = torch.where(key_mask.unsqueeze(-1), x, 0.0)
     kind = type(mixer).__name__
@@ -144,14 +149,14 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
 
 
 def _convolved(conv: ShortConv, x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """u_t = x_t + b + sum_i w_i x_(t - i) over the real tokens of a row, one after the other."""
+    """Compute u_t = x_t + b + sum_i w_i x_(t - i) over the valid tokens of each row."""
     rows = []
     everything = torch.ones(x.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
     for tokens, mask in zip(x, everything, strict=True):
         out = list(torch.zeros_like(tokens))
-        real = mask.nonzero().flatten().tolist()
-        for n, t in enumerate(real):
-            near = [conv.weight[i] * tokens[real[n - i]] for i in range(min(conv.width, n + 1))]
+        valid = mask.nonzero().flatten().tolist()
+        for n, t in enumerate(valid):
+            near = [conv.weight[i] * tokens[valid[n - i]] for i in range(min(conv.width, n + 1))]
             out[t] = tokens[t] + conv.bias + sum(near)
         rows.append(torch.stack(out))
     return torch.stack(rows)
@@ -178,7 +183,7 @@ def _head(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, seen: dict) -> Tensor:
 def _walk(
     x: Tensor, key_mask: Tensor | None, h: Tensor, cell: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """h = cell(x_t, h) over real tokens, forwards: [B, L, D] -> [B, L, width]."""
+    """Apply h = cell(x_t, h) to valid tokens in order, [B, L, D] -> [B, L, width]."""
     after = []
     for t in range(x.shape[1]):
         new = cell(x[:, t], h)
@@ -191,15 +196,15 @@ def _both_ways(
     mixer: Mixer, x: Tensor, key_mask: Tensor | None, cells: list[Callable[..., Tensor]]
 ) -> Tensor:
     h = x.new_zeros(len(x), mixer.width)
-    there = _walk(x, key_mask, h, cells[0])
+    forward = _walk(x, key_mask, h, cells[0])
     if mixer.causal:
-        return there
-    backwards = None if key_mask is None else key_mask.flip(1)
-    return torch.cat([there, _walk(x.flip(1), backwards, h, cells[1]).flip(1)], -1)
+        return forward
+    flipped = None if key_mask is None else key_mask.flip(1)
+    return torch.cat([forward, _walk(x.flip(1), flipped, h, cells[1]).flip(1)], -1)
 
 
 def _gru(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """r, z = sigmoid(...), n = tanh(W x + b + r (U h + c)), h = (1 - z) n + z h."""
+    """Compute r, z = sigmoid(...), n = tanh(W x + b + r (U h + c)), h = (1 - z) n + z h."""
 
     def cell(direction: str) -> Callable[[Tensor, Tensor], Tensor]:
         w, u, b, c = (
@@ -222,7 +227,7 @@ def _gru(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def _linear_rnn(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """h_t = a_t h_(t-1) + (1 - a_t) u_t, gated by silu(g_t)."""
+    """Compute h_t = a_t h_(t-1) + (1 - a_t) u_t, gated by silu(g_t)."""
     ways = 1 if mixer.causal else 2
     a, u, g = (part.chunk(ways, 0) for part in mixer.in_proj.weight.chunk(3, 0))
     a0, u0, g0 = (part.chunk(ways, 0) for part in mixer.in_proj.bias.chunk(3, 0))
@@ -241,7 +246,7 @@ def _linear_rnn(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """New memory is full of NaN."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Inputs, oracle and tolerances that the operator's tests share.
+"""Inputs, oracle and tolerances for tests of the operator.
 
-A `Case` is a call of `ea_series` with everything it may be given. `oracle` answers it in float64
-with the quadratic reference and plain autograd; `run` answers it with a backend.
+A `Case` holds the arguments of a call of `ea_series`. `oracle` computes its `Answer` in float64
+with the quadratic reference and plain autograd; `run` computes it with a backend.
 """
 
 import functools
@@ -26,7 +26,7 @@ def _marked(name: str):
     return pytest.param(name, marks=[*marks, pytest.mark.gpu] if name == "triton" else marks)
 
 
-# "native" is one of its ISAs, tested by name.
+# Without "native", which is one of the ISAs that are tested by name.
 EVERY_BACKEND = [_marked(name) for name in BY_NAME if name != "native"]
 every_backend = pytest.mark.parametrize("backend", EVERY_BACKEND)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -35,9 +35,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 def pairwise(names: str, *axes: list[Any]) -> pytest.MarkDecorator:
-    """Parametrise by the product of axes: `full` but for a few cases that cover every pair.
+    """Parametrise by the product of axes, with `full` on all but a few cases that cover every pair.
 
-    The order is shuffled, or the first cases would differ in the last axis only.
+    Cases are shuffled: in order, the first ones would differ only in the last axis.
     """
     cases = list(itertools.product(*axes))
     random.Random(0).shuffle(cases)
@@ -67,11 +67,11 @@ class Case:
     cu_seqlens: Tensor | None = None
     state: State | None = None
     seed: int = 0
-    # Whether gradients come from the final state too; its powers of k would drown those from y.
+    # Whether the loss includes the final state, whose powers of k may dominate the gradients of y.
     through_state: bool = True
 
     def to(self, dtype: torch.dtype) -> "Case":
-        """The same call with inputs rounded to dtype; the state to what accumulates it."""
+        """Round the inputs to dtype, and the state to the dtype of the sums."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         state = None if self.state is None else self.state.to(wide)
         return replace(
@@ -79,7 +79,7 @@ class Case:
         )
 
     def gradients(self, y: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Fixed cotangents of y, s and z, in float64."""
+        """Return fixed cotangents of y, s and z, in float64."""
         rng = torch.Generator().manual_seed(self.seed + 1)
         gy, gs, gz = (
             torch.randn(x.shape, generator=rng, dtype=torch.float64, device="cpu").to(y.device)
@@ -89,7 +89,7 @@ class Case:
 
 
 def draw(*shape: int, seed: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
-    """On the default device, which is the one of the backend under test (conftest.py)."""
+    """Draw normal numbers on the default device, that of the backend under test (conftest.py)."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=rng, dtype=torch.float64, device="cpu")
     return (x * scale + mean).to(torch.get_default_device())
@@ -105,7 +105,7 @@ def make(
     seed: int = 0,
     scale: float = 0.7,
 ) -> Case:
-    """A random case, `with_` "mask", "packed", "state" or several of them."""
+    """Make a random case; `with_` contains any of "mask", "packed" and "state"."""
     B, L, D = shape
     Lk = L if keys is None else keys
     q = draw(B, L, D, seed=seed, scale=scale)
@@ -132,11 +132,11 @@ def make(
 class Answer:
     y: Tensor
     state: State
-    grads: dict[str, Tensor]  # of q, k, v, and of s, z where a state was given
+    grads: dict[str, Tensor]  # of q, k, v, and of s, z if the case has a state
 
 
 def oracle(case: Case) -> Answer:
-    """The call in float64, quadratic and literal, differentiated by autograd."""
+    """Compute the case in float64 with the quadratic reference, differentiated by autograd."""
     case = case.to(torch.float64)
     inputs = _leaves(case)
     q, k, v, *sz = inputs.values()
@@ -165,11 +165,13 @@ def oracle(case: Case) -> Answer:
 
 
 def expected(shape: tuple[int, int, int], dtype: torch.dtype, **of: Any) -> tuple[Case, Answer]:
-    """The case that `make` makes of this, and what the oracle says to it."""
+    """Return the case that `make` makes of these arguments, and its oracle."""
     return _expected(shape, dtype, str(torch.get_default_device()), **of)
 
 
-@functools.lru_cache(maxsize=4)  # backends take turns, and the oracle is the slowest of them
+@functools.lru_cache(
+    maxsize=4
+)  # consecutive tests share a case, and the oracle is slower than any backend
 def _expected(
     shape: tuple[int, int, int], dtype: torch.dtype, device: str, **of: Any
 ) -> tuple[Case, Answer]:
@@ -178,7 +180,7 @@ def _expected(
 
 
 def run(case: Case, backend: str | None) -> Answer:
-    """The call with a backend, in the dtype of the case."""
+    """Compute the case with a backend, in the dtype of the case."""
     inputs = _leaves(case)
     q, k, v, *sz = inputs.values()
     y, state = ea_series(
@@ -211,12 +213,12 @@ def _answer(case: Case, y: Tensor, state: State, inputs: dict[str, Tensor]) -> A
     return Answer(y.detach(), detached, dict(zip(inputs, grads, strict=True)))
 
 
-# Multiples of kappa * eps. Seen on random cases: under 1, for values and for gradients.
+# Tolerances as multiples of kappa * eps. Errors of random cases are below 1.
 VALUE, GRADIENT = 4, 4
 
 
 def assert_answers(got: Answer, want: Answer, case: Case) -> None:
-    """Within a small multiple of kappa * eps * max|v|, and the step of the output's own dtype."""
+    """Assert errors below a small multiple of kappa * eps * max|v| plus the output's rounding."""
     dtype = case.q.dtype
     kappa = reference.condition(case.expansion)
     eps = torch.finfo(got.state.s.dtype).eps
@@ -230,8 +232,8 @@ def assert_answers(got: Answer, want: Answer, case: Case) -> None:
     for name, grad in want.grads.items():
         assert got.grads[name].shape == grad.shape
         scale = (1 + 2 * max(_size(case.q), _size(case.k))) * (v + 1) + _size(grad)
-        # An input rounded to a narrow dtype was rounded for the oracle too; a gradient is
-        # rounded once more on the way out, and so was the cotangent on the way in.
+        # The oracle's inputs are rounded as well. A gradient in half precision is rounded once
+        # more as an output, and its cotangent as an input.
         bound = (GRADIENT * kappa * eps + step) * scale
         assert_near(got.grads[name], grad, bound, f"gradient of {name}")
 

@@ -1,6 +1,6 @@
-"""Layers on a shard of a sequence, beside the whole in one process; run by several processes.
+"""Compare layers on shards with the whole sequence in one process, in float64.
 
-All in float64. The loss of a run is the sum of the ranks' losses, so gradients are summed.
+The loss is the sum of the ranks' losses, so gradients are summed over the ranks.
 """
 
 import functools
@@ -17,7 +17,7 @@ from eattn.models import Forecaster, SequenceClassifier
 from eattn.nn import TransformerBlock, TransformerEncoder, make_mixer
 
 L, D = 13, 6
-# Without a form on shards: exact EA, a centre that depends on all keys, other mechanisms.
+# Mixers that cannot run on shards: exact EA, a center that depends on all keys, and others
 UNSHARDED = ("ea", "sa", "gru", "la", "aft", "linear-rnn", "ea-6+center")
 
 
@@ -28,7 +28,7 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 
 def compare(model: nn.Module, whole: Tensor, mine: Tensor, *values: tuple[Tensor, Tensor]) -> float:
-    """Return the largest difference in values, loss and gradients of the loss."""
+    """Return the largest error of values, loss and gradients of the loss."""
     theirs, ours = gradients(model, whole), gradients(model, mine)
     errors = [off(summed(mine.detach()), whole.detach())]
     errors += [off(a.detach(), b.detach()) for a, b in values]
@@ -37,7 +37,7 @@ def compare(model: nn.Module, whole: Tensor, mine: Tensor, *values: tuple[Tensor
 
 
 def mask_of(rows: int) -> Tensor:
-    """Padding in front, in the middle and at the end; one row has a single token."""
+    """Return a mask with padding on both sides and in between; one row has a single token."""
     mask = draw(rows, L, seed=9) > -0.5
     mask[0, -4:], mask[1, 1:] = False, False
     mask[1, 0] = True
@@ -66,12 +66,12 @@ def encoder(causal: bool, masked: bool) -> float:
     if mask is not None:
         weight = weight * mask.unsqueeze(-1)
         y, mine = y * mask.unsqueeze(-1), mine * mask[:, own].unsqueeze(-1)
-    of = (y * weight).sum(), (mine * weight[:, own]).sum()
-    return compare(made, *of, (mine, y[:, own]), *states)
+    losses = (y * weight).sum(), (mine * weight[:, own]).sum()
+    return compare(made, *losses, (mine, y[:, own]), *states)
 
 
 def packed() -> float:
-    """Sequences that cross shards, end on one, or lie within one; one has no token."""
+    """Return the error for packed sequences that cross, end at or lie within shards."""
     torch.manual_seed(0)
     made = TransformerEncoder(dim=D, depth=2, heads=2, causal=True, short_conv=4).double()
     x, weight = draw(1, L, D, seed=1), draw(1, L, D, seed=2)
@@ -84,7 +84,7 @@ def packed() -> float:
 
 
 def recomputed(kind: str) -> float:
-    """A layer that runs again in the backward, or that torch compiles around graph breaks."""
+    """Return the error of a block under gradient checkpointing or torch.compile."""
     torch.manual_seed(0)
     block = TransformerBlock(dim=D, heads=2, causal=True, short_conv=4).double()
     x, weight = draw(1, L, D, seed=1), draw(1, L, D, seed=2)
@@ -99,8 +99,8 @@ def recomputed(kind: str) -> float:
         return compare(block, (y * weight).sum(), (mine * weight[:, own]).sum(), (mine, y[:, own]))
 
 
-def refused() -> dict[str, str]:
-    """Return the errors of what cannot run on a shard."""
+def unsupported() -> dict[str, str]:
+    """Return the errors of layers that cannot run on a shard."""
     x, found = torch.zeros(1, 3, 8), {}
     step = make_mixer("ea-6", 8, causal=True)
     tries: dict[str, Any] = {
@@ -127,4 +127,4 @@ def work() -> dict[str, Any]:
         found[f"encoder causal={causal} masked={masked}"] = encoder(causal, masked)
     for kind in ("checkpointed", "compiled"):
         found[kind] = recomputed(kind)
-    return {"sharded": found, "unsharded": refused()}
+    return {"sharded": found, "unsharded": unsupported()}

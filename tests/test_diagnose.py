@@ -1,4 +1,4 @@
-"""`eattn.diagnose` reports the error that is there, and the cheapest expansion is sufficient."""
+"""`eattn.diagnose`: measured errors and the cheapest sufficient expansion."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def layer(mixer: str = "ea-6", *, scale: float = 1.0, causal: bool = False) -> E
     torch.manual_seed(0)
     made = make_mixer(mixer, 8, causal=causal)
     with torch.no_grad():
-        made.in_proj.weight[:16] *= scale / 0.5  # q and k of this spread
+        made.in_proj.weight[:16] *= scale / 0.5  # scale the standard deviation of q and k
     return made
 
 
@@ -22,7 +22,7 @@ def batch(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mixer", ["ea-2", "ea-6", "ea-q9"])
-def test_error_is_that_of_the_layer(mixer, causal):
+def test_reported_error_matches_the_layer(mixer, causal):
     made, x = layer(mixer, causal=causal), batch(3, 40, 8)
     (found,) = diagnose(made, x).layers
     q, k, v = (part.detach().double() for part in made.qkv(x))
@@ -45,7 +45,7 @@ def test_masked_tokens_are_ignored():
 
 
 @pytest.mark.parametrize(("scale", "tolerance"), [(0.25, 1e-3), (1.0, 0.2), (2.0, 1e-2)])
-def test_cheapest_is_sufficient_and_nothing_cheaper_is(scale, tolerance):
+def test_cheapest_expansion_is_minimal(scale, tolerance):
     made, x = layer(scale=scale), batch(2, 60, 8)
     (found,) = diagnose(made, x, tolerance=tolerance).layers
     enough = found.cheapest(tolerance)
@@ -67,7 +67,7 @@ def test_cheapest_is_none_if_only_exact_ea_is_sufficient():
     assert found.cheapest(1e-6) is None
 
 
-def test_every_layer_is_measured_and_the_model_unchanged():
+def test_every_layer_is_measured_without_changing_the_model():
     model = SequenceClassifier(3, 2, dim=16, depth=3, mixer="ea-6", dropout=0.5)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     found = diagnose(model, batch(4, 50, 3))
@@ -77,7 +77,7 @@ def test_every_layer_is_measured_and_the_model_unchanged():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_batch_may_be_a_dict():
+def test_batch_may_be_a_dict():
     model = Forecaster(1, dim=8, depth=1, calendar=("hour",))
     given = {"x": batch(2, 20, 1), "calendar": torch.zeros(2, 20, 1, dtype=torch.int64)}
     assert len(diagnose(model, given).layers) == 1
@@ -106,10 +106,13 @@ def test_model_that_raises_keeps_its_mode_and_no_hooks():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: diagnose(make_mixer("sa", 8), batch(2, 5, 8)), "SoftmaxAttention has no layer of"),
+        (
+            lambda: diagnose(make_mixer("sa", 8), batch(2, 5, 8)),
+            "SoftmaxAttention has no element-wise attention layer",
+        ),
         (lambda: diagnose(layer(), batch(2, 5, 8), tolerance=0), "tolerance must be above 0"),
     ],
 )
-def test_bad_arguments_raise(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

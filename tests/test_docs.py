@@ -1,4 +1,4 @@
-"""Documents are correct: links resolve, equations are found, examples run."""
+"""Documents: links resolve, equations are found, and examples run."""
 
 import doctest
 import importlib
@@ -40,7 +40,7 @@ def test_every_link_resolves(document):
 def rows() -> dict[str, str]:
     """Return the rows of PAPER.md's tables by their first cell: `Eq. 12`, `Table 3`, `Figure 4`."""
     found = re.findall(r"^\| ((?:Eq\.|Table|Figure) \d+) \|(.*)$", PAPER, re.MULTILINE)
-    assert len(dict(found)) == len(found), "a row is there twice"
+    assert len(dict(found)) == len(found), "a row occurs twice"
     return dict(found)
 
 
@@ -58,11 +58,11 @@ def test_linked_sources_and_tests_name_the_equation(name):
     assert bool(sources) == bool(links(test)) == ("planned" not in code)
     if sources and name.startswith("Eq."):
         for source in sources:
-            assert says(source, name), f"{source} does not say {name}"
-        assert any(says(target, name) for target in links(test)), f"no test says {name}"
+            assert mentions(source, name), f"{source} does not mention {name}"
+        assert any(mentions(target, name) for target in links(test)), f"no test mentions {name}"
 
 
-def says(target: str, name: str) -> bool:
+def mentions(target: str, name: str) -> bool:
     text = (ROOT / target).read_text(encoding="utf-8")
     return re.search(re.escape(name) + r"\b", text) is not None
 
@@ -84,7 +84,7 @@ def examples(document: Path) -> list[str]:
 @pytest.mark.parametrize("document", list(filter(examples, DOCUMENTS)), ids=lambda path: path.name)
 def test_examples_of_documents_run(document):
     names: dict[str, object] = {}
-    for example in examples(document):  # later ones may use the names of earlier ones
+    for example in examples(document):  # examples may use names of earlier examples
         exec(compile(example, document.name, "exec"), names)
 
 

@@ -1,4 +1,4 @@
-"""Install a copy of the sources with pip: without a compiler, with a broken one, without OpenMP."""
+"""Install the sources with pip: without a compiler, with a broken one, and without OpenMP."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 NATIVE = Path("src/eattn/ops/native")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the kernel is built on POSIX systems only")
 
-# The build in miniature: the same files and macros, a fraction of a second to compile.
+# Miniature sources with the same files and macros, which compile in a fraction of a second.
 API = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
 KERNELS = """
 #define NAME2(a, b) kernel_##a##_##b
@@ -25,7 +25,7 @@ extern "C" EATTN_REAL NAME(EATTN_ISA, EATTN_REAL)() { return 1; }
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    """A fresh clone without build products."""
+    """Copy the sources without build products."""
     copy = tmp_path / "source"
     built = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "src", copy / "src", ignore=built)
@@ -42,7 +42,7 @@ def miniature(source) -> Path:
 
 
 def install(source: Path, compiler: str | None = None) -> Path:
-    """Install into a new folder, offline, and return the folder."""
+    """Install offline into a new folder and return it."""
     target = source.parent / "target"
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
     env = os.environ | ({} if compiler is None else {"CC": compiler, "CXX": compiler})
@@ -66,7 +66,7 @@ def need_compiler() -> None:
 
 
 def test_install_without_a_compiler_uses_eager(source, tmp_path):
-    target = install(source, compiler=str(tmp_path / "no-such-compiler"))
+    target = install(source, compiler=str(tmp_path / "missing-compiler"))
     assert libraries(target) == []
     templates = {path.name for path in (target / "eattn" / "export" / "templates").iterdir()}
     assert {"classifier.py", "forecaster.py", "language_model.py", "graphs_onnx.py"} <= templates
@@ -85,7 +85,7 @@ try:
 except Exception as error:
     assert reasons["native"] in str(error), error
 else:
-    raise AssertionError("a backend that is not there must refuse")
+    raise AssertionError("an unavailable backend must raise")
 print(reasons["native"])
 """
     env = os.environ | {"PYTHONPATH": str(target)}

@@ -1,4 +1,4 @@
-"""Atomic writes: the new content or the previous one, and no temporary files."""
+"""Atomic writes leave either the new or the previous content, and no temporary files."""
 
 import os
 
@@ -36,7 +36,7 @@ def test_failed_write_keeps_the_previous_file(tmp_path, monkeypatch, call):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_remains_of_a_killed_write_are_not_continued(tmp_path):
+def test_remains_of_a_killed_write_are_removed(tmp_path):
     (tmp_path / ".a.txt.partial").write_text("remains")
     with replace_file(tmp_path / "a.txt") as partial, open(partial, "a") as file:
         file.write("new")

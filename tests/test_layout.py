@@ -1,4 +1,4 @@
-"""The architecture: imports point one way, and importing the package is cheap."""
+"""Architecture: imports point in one direction, and importing the package is cheap."""
 
 import ast
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TREES = {"eattn": ROOT / "src" / "eattn", "paper": ROOT / "paper"}
 
-# Lowest first. A unit may import units of lower layers only; leaves import helpers only.
+# Lowest layer first. Units import only lower layers; leaves import only helpers.
 LAYERS = [
     {"_checks", "_io"},
     {"data", "plots"},
@@ -46,7 +46,7 @@ FILES = {name: path for tree in TREES for name, path in modules(tree).items()}
 
 
 def imports(name: str) -> Iterator[str]:
-    """Yield every module a file imports, at whatever depth; `from a import b` gives a.b."""
+    """Yield every module that a file imports, also in functions; `from a import b` gives a.b."""
     path = FILES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -59,14 +59,14 @@ def imports(name: str) -> Iterator[str]:
 
 
 def file_of(module: str) -> str | None:
-    """Return the module whose file an imported name is in; None outside both trees."""
+    """Return the module that defines an imported name, or None outside both trees."""
     while module and module not in FILES:
         module = module.rpartition(".")[0]
     return module or None
 
 
 def single_importers() -> dict[str, str]:
-    """Return the modules that exactly one other file imports, `__init__` files aside."""
+    """Return the modules, except `__init__`, with exactly one importer, and that importer."""
     importers = defaultdict(set)
     for name in FILES:
         for module in map(file_of, imports(name)):
@@ -77,16 +77,16 @@ def single_importers() -> dict[str, str]:
 
 
 def unit(module: str) -> str | None:
-    """Return `nn` for eattn.nn.conv; None outside eattn, and for names of its lazy root."""
+    """Return the unit of a module, such as `nn` for eattn.nn.conv; None for other names."""
     root, _, rest = module.partition(".")
     name = rest.partition(".")[0]
     return name if root == "eattn" and name in LEVEL else None
 
 
 @pytest.mark.parametrize("name", [name for name in modules("eattn") if name != "eattn"])
-def test_imports_point_one_way(name):
+def test_imports_point_to_lower_layers(name):
     here = name.split(".")[1]
-    assert here in LEVEL, f"give {here} a place in LAYERS"
+    assert here in LEVEL, f"add {here} to LAYERS"
     for module in imports(name):
         there = unit(module)
         assert not module.startswith("paper"), "eattn must not import paper"
@@ -98,7 +98,7 @@ def test_imports_point_one_way(name):
 
 
 def test_one_module_chooses_between_backends():
-    """`info` reports how the kernel was built; `traceable` needs eager for torch.export."""
+    """Exceptions: `info` describes the kernel; `traceable` needs eager for torch.export."""
     known = {
         name.rpartition(".")[2]
         for name in modules("eattn")

@@ -1,4 +1,4 @@
-"""The equations as `reference` writes them, and the figures PAPER.md gives on why we deviate."""
+"""Equations of the paper, and the numbers in PAPER.md that justify our deviations."""
 
 import itertools
 import math
@@ -24,14 +24,14 @@ def test_attention_is_a_softmax_over_squared_distances():  # Eq. 1, Eq. 2
         assert_close(eattn.ea(q, k, v)[0, i, 0], y)
 
 
-def test_the_weight_of_the_query_alone_cancels():  # Eq. 3
+def test_weight_of_the_query_cancels():  # Eq. 3
     q, k, v = normal(3, 1, 7, 3)
     w = torch.exp(-k.square()).unsqueeze(1) * torch.exp(2 * q.unsqueeze(2) * k.unsqueeze(1))
     assert_close((w * v.unsqueeze(1)).sum(2) / w.sum(2), reference.ea(q, k, v))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_series_is_three_sums_at_order_2(causal):  # Eq. 5, Eq. 6
+def test_series_of_order_2_has_three_sums(causal):  # Eq. 5, Eq. 6
     q, k, v = normal(3, 2, 7, 3)
     w = torch.exp(-k.square())
 
@@ -44,13 +44,13 @@ def test_the_series_is_three_sums_at_order_2(causal):  # Eq. 5, Eq. 6
     assert_close(eattn.ea_series(q, k, v, order=2, causal=causal), num / den)
 
 
-def test_the_constants_are_those_of_the_taylor_polynomial():  # Eq. 7, Eq. 10, Eq. 11
+def test_constants_match_the_taylor_polynomial():  # Eq. 7, Eq. 10, Eq. 11
     assert reference.taylor(4, normal(1)).tolist() == [1, 2, 2, 4 / 3, 2 / 3]
     assert reference.powers(torch.tensor([3.0]), 3).tolist() == [[1, 3, 9, 27]]
 
 
-def test_the_recurrence_equals_the_causal_series():
-    """From Eq. 8, Eq. 9 by Eq. 12, Eq. 13, Eq. 14, Eq. 15, Eq. 16 to what Eq. 6 gives."""
+def test_recurrence_equals_the_causal_series():
+    """Eq. 8, Eq. 9, Eq. 12, Eq. 13, Eq. 14, Eq. 15 and Eq. 16 give the result of Eq. 6."""
     q, k, v = normal(3, 2, 9, 5)
     state, tokens = reference.initial_state(q[:, 0], 6), []
     for i in range(9):
@@ -72,7 +72,7 @@ def test_self_attention_is_a_softmax_of_dot_products(causal):  # Eq. 17
 
 
 def unscaled(q, k, v):
-    """One head, with the 1 / sqrt(d) undone that Eq. 17 leaves out."""
+    """Add a head axis and cancel the factor 1 / sqrt(d), which Eq. 17 omits."""
     return (x.unsqueeze(1) for x in (q * q.shape[-1] ** 0.5, k, v))
 
 
@@ -93,7 +93,7 @@ def test_both_forms_of_linear_attention_agree(causal):  # Eq. 18
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_attention_free_transformer_weighs_keys_by_position(causal):  # Eq. 19
+def test_aft_weighs_keys_by_position(causal):  # Eq. 19
     (k, v), w = normal(2, 1, 5, 3), normal(5, 5)
     for i in range(5):
         j = slice(0, i + 1 if causal else 5)
@@ -104,7 +104,7 @@ def test_the_attention_free_transformer_weighs_keys_by_position(causal):  # Eq. 
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_dot_product_expands_as_the_exponential_does(causal):  # Eq. 20
+def test_dot_product_expands_like_the_exponential(causal):  # Eq. 20
     q, k, v = normal(3, 1, 9, 3)
     o = (q @ k.mT)[0]
     w = (1 + o + o**2 / 2).tril() if causal else 1 + o + o**2 / 2
@@ -114,7 +114,7 @@ def test_the_dot_product_expands_as_the_exponential_does(causal):  # Eq. 20
     assert_close(fast[0, 0], y)
 
 
-def test_a_long_expansion_of_the_dot_product_is_self_attention():  # Eq. 20, Eq. 17
+def test_long_dot_product_expansion_approaches_self_attention():  # Eq. 20, Eq. 17
     q, k, v = normal(3, 1, 9, 3)
     q = q / math.sqrt(3)
     exact = reference.sa(q, k, v)
@@ -126,7 +126,7 @@ def test_a_long_expansion_of_the_dot_product_is_self_attention():  # Eq. 20, Eq.
     assert errors[-1] < 1e-12
 
 
-def test_six_terms_as_the_recurrence_lists_them_go_negative():
+def test_six_terms_of_the_recurrence_can_be_negative():
     def six_terms(x):
         return sum(x**n / math.factorial(n) for n in range(6))
 
@@ -135,16 +135,16 @@ def test_six_terms_as_the_recurrence_lists_them_go_negative():
     assert (six_terms(2 * torch.outer(q, k)) < 0).double().mean() == pytest.approx(0.09, abs=0.005)
 
 
-@pytest.mark.parametrize(("size", "literal_is_a_number"), [(9.0, True), (10.3, False)])
-def test_the_literal_formula_underflows_in_float32(size, literal_is_a_number):
+@pytest.mark.parametrize(("size", "finite"), [(9.0, True), (10.3, False)])
+def test_literal_formula_underflows_in_float32(size, finite):
     k = torch.full((1, 4, 64), size)
     q, v = torch.zeros_like(k), torch.ones_like(k)
-    assert reference.ea_series(q, k, v, order=6).isfinite().all() == literal_is_a_number
+    assert reference.ea_series(q, k, v, order=6).isfinite().all() == finite
     torch.testing.assert_close(eattn.ea_series(q, k, v, order=6), v)
 
 
 @pytest.mark.parametrize(("sigma", "error"), [(0.25, 6e-6), (0.5, 1e-2), (1.0, 0.33), (1.5, 0.6)])
-def test_how_far_ea_6_is_from_exact_attention(sigma, error):
+def test_error_of_ea_6_relative_to_exact_attention(sigma, error):
     q, k, v = normal(3, 1, 512, 64)
     exact = eattn.ea(sigma * q, sigma * k, v)
     series = eattn.ea_series(sigma * q, sigma * k, v, order=6)

@@ -1,4 +1,4 @@
-"""Plots of forecasts: labels, panels, and the same bytes for the same data."""
+"""Plots of forecasts: labels, panels and reproducible bytes."""
 
 import pandas as pd
 import pytest
@@ -24,7 +24,7 @@ def frames(names: list[str], columns: list[str]) -> tuple[pd.DataFrame, pd.DataF
     ("quantiles", "labels"),
     [([], []), (["2.5", "50", "97.5"], ["2.5 to 97.5 %", "50 %"]), (["90"], ["90 %"])],
 )
-def test_plot_labels_all_that_it_shows(tmp_path, quantiles, labels):
+def test_plot_labels_every_line_and_band(tmp_path, quantiles, labels):
     past, ahead = frames(["sales"], ["Model", *(f"Model-q{q}" for q in quantiles)])
     plot(past, ahead, tmp_path / "plot.svg")
     text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
@@ -40,13 +40,13 @@ def test_same_frames_give_the_same_bytes(tmp_path):
     assert pictures[0].startswith(b"\x89PNG")
 
 
-def test_only_the_first_series_are_plotted(tmp_path):
+def test_plot_is_limited_to_six_series(tmp_path):
     plot(*frames(list("abcdefgh"), ["Model"]), tmp_path / "plot.svg")
     text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
     assert "The first 6 of 8 series" in text
 
 
-def test_other_file_types_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"name\.png or name\.svg, got .*plot\.pdf"):
+def test_other_file_types_raise(tmp_path):
+    with pytest.raises(ValueError, match=r"a \.png or \.svg file, got .*plot\.pdf"):
         plot(*frames(["a"], ["Model"]), tmp_path / "plot.pdf")
     assert not list(tmp_path.iterdir())

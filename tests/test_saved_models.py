@@ -1,4 +1,4 @@
-"""Language models that version 0.1 saved still load, with the same logits and the same text."""
+"""Language models saved by version 0.1 load and give the same logits and text."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A text that is quick to learn, in several documents, and the settings of a tiny model of it."""
+"""Documents that are quick to learn, and options of a tiny language model."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ WORDS = ("the cat", "sat on", "a mat", "ünd sah", "€ 5", "to the dog")
 
 
 def documents(count: int = 24) -> list[Document]:
-    """Sentences of a few words in different orders."""
+    """Return sentences of a few words in different orders."""
     made = []
     for n in range(count):
         words = [WORDS[(n * k + k * k) % len(WORDS)] for k in range(8 + n % 5)]

@@ -1,4 +1,4 @@
-"""Functions and modules run by several processes that talk to each other over gloo, for tests."""
+"""Run functions and modules in several processes connected by gloo."""
 
 import os
 import subprocess
@@ -17,11 +17,11 @@ import torch.multiprocessing as mp
 
 Work = Callable[[], dict[str, Any]]
 TESTS = Path(__file__).parent
-HANGS = timedelta(seconds=60)  # one that waits so long for another waits for ever
+TIMEOUT = timedelta(seconds=60)
 
 
 def torchrun(module: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Two processes of it."""
+    """Run a module in two processes with torchrun."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
@@ -35,20 +35,20 @@ def torchrun(module: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def norms() -> Iterator[list[float]]:
-    """Of the gradient of each step in the block, before it is clipped.
+    """Record the gradient norm of each training step before clipping.
 
-    A factor in all gradients is lost on AdamW, and on a clipped step; here it shows.
+    The norm reveals a wrong factor in all gradients, to which AdamW and clipping are invariant.
     """
     from eattn.train import loop
 
     step, found = loop._Run._step, []
 
-    def noted(self: Any, *args: Any) -> tuple[float, float]:
+    def recorded(self: Any, *args: Any) -> tuple[float, float]:
         loss, norm = step(self, *args)
         found.append(norm)
         return loss, norm
 
-    loop._Run._step = noted  # type: ignore[method-assign]
+    loop._Run._step = recorded  # type: ignore[method-assign]
     try:
         yield found
     finally:
@@ -56,30 +56,30 @@ def norms() -> Iterator[list[float]]:
 
 
 def run(work: Work, world: int, folder: Path) -> list[dict[str, Any]]:
-    """What `work`, a function of a module, returned in each of `world` ranks."""
+    """Run `work`, a module-level function, in `world` ranks; return the result of each rank."""
     context = mp.get_context("spawn")
     store = folder / f"store{world}"
-    answers = [folder / f"answer{world}.{rank}" for rank in range(world)]
+    results = [folder / f"result{world}.{rank}" for rank in range(world)]
     ranks = [
-        context.Process(target=_rank, args=(work, rank, world, str(store), str(answers[rank])))
+        context.Process(target=_rank, args=(work, rank, world, str(store), str(results[rank])))
         for rank in range(world)
     ]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join()
-    return [torch.load(answer, weights_only=True) for answer in answers]
+    return [torch.load(result, weights_only=True) for result in results]
 
 
-def _rank(work: Work, rank: int, world: int, store: str, answer: str) -> None:
+def _rank(work: Work, rank: int, world: int, store: str, result: str) -> None:
     torch.set_num_threads(1)
     files = dist.FileStore(store, world)
-    dist.init_process_group("gloo", store=files, rank=rank, world_size=world, timeout=HANGS)
+    dist.init_process_group("gloo", store=files, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         found = work()
     except BaseException:
         found = {"error": traceback.format_exc()}
     else:
-        dist.barrier()  # no rank leaves while another still sends
-    torch.save(found, answer)
-    dist.destroy_process_group()  # also wakes ranks that wait for this one
+        dist.barrier()  # no rank exits while another is still sending
+    torch.save(found, result)
+    dist.destroy_process_group()  # also aborts calls of ranks that wait for this one

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from eattn.data.text import load_text
-from eattn.lm import Settings, learn
+from eattn.lm import LMConfig, train_lm
 from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Panel, lines
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog
@@ -38,7 +38,7 @@ SMALLEST = 0.0005  # smaller relative differences are not shown by three digits
 
 @dataclass(frozen=True)
 class Plan:
-    """Every mixer with every seed; the fields after `seeds` are those of `eattn.lm.Settings`."""
+    """Every mixer with every seed; the fields after `seeds` are those of `eattn.lm.LMConfig`."""
 
     mixers: tuple[str, ...] = ("ea-2", "ea-6", "ea", "sa")
     plain: tuple[str, ...] = ("ea-6", "sa")  # also without the convolution
@@ -88,11 +88,13 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     return run_all(log, keys, measure, jobs=plan.jobs)
 
 
-def model_settings(key: Key) -> Settings:
+def model_settings(key: Key) -> LMConfig:
     """Return the settings of one run; they raise if they do not fit together."""
-    known = {field.name for field in fields(Settings)}
-    values = {n: v for n, v in settings_of(key, DEFAULTS).items() if n in known}
-    return Settings(**values | {"short_conv": key["short_conv"]})
+    known = {field.name for field in fields(LMConfig)}
+    settings = settings_of(key, DEFAULTS)
+    values = {n: v for n, v in settings.items() if n in known}
+    values |= {"short_conv": key["short_conv"], "validation_tokens": settings["judged"]}
+    return LMConfig(**values)
 
 
 def measure_run(key: Key, *, text: Sequence[str], folder: Path | None) -> Row:
@@ -105,10 +107,10 @@ def measure_run(key: Key, *, text: Sequence[str], folder: Path | None) -> Row:
         own = folder / ",".join(f"{n}={v}" for n, v in key.items() if v is not None)
         options = {"checkpoint": own, "checkpoint_seconds": CHECKPOINT_SECONDS}
     loaded = load_text([Path(path) for path in text])
-    learned = learn(loaded, model_settings(key), **options)
+    learned = train_lm(loaded, model_settings(key), **options)
     if folder is not None:
         shutil.rmtree(own)
-    last, parts = learned.points[-1], (loaded.learnt, loaded.held_out)
+    last, parts = learned.points[-1], (loaded.train, loaded.validation)
     return {
         "bits_per_byte": last.bits_per_byte,
         "tokens": last.tokens,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from eattn.data import Cases, load_classification
 from eattn.models import SequenceClassifier
 from eattn.nn import check_mixer
-from eattn.train import Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
 from paper.harness.chart import Chart
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, group
@@ -128,7 +128,7 @@ def fit(key: Key) -> tuple[SequenceClassifier, list[Tensor], Row]:
         model = setting.model(key["mixer"], channels, len(first.classes), length)
     config = TrainConfig(epochs=key["epochs"], lr=setting.lr, seed=seed, **TRAINING)
     evaluate = partial(_validate, samples=validation)
-    task = Task(TensorCases(*trained), loss, evaluate, metric="accuracy", better="higher")
+    task = Task(TensorDataset(*trained), loss, evaluate, metric="accuracy", better="higher")
     row = trained_row(model, train(model, task, config))
     return model, test, {"accuracy": accuracy(model, test)} | row
 

@@ -26,7 +26,7 @@ from eattn.data import load_forecasting
 from eattn.models import Forecaster
 from eattn.nn import calendar_fields, check_mixer
 from eattn.nn.embedding import FIELDS
-from eattn.train import Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import Task, TensorDataset, TrainConfig, isolated, train
 from paper.harness.chart import Chart
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, group
@@ -215,7 +215,7 @@ def fit(key: Key) -> tuple[Forecaster, Windows, Row]:
     config = TrainConfig(epochs=key["epochs"], seed=key["seed"], **TRAINING)
     starts = data.starts["train"]
     task = Task(
-        TensorCases(starts[: max(1, round(len(starts) * (key.get("share") or 1.0)))]),
+        TensorDataset(starts[: max(1, round(len(starts) * (key.get("share") or 1.0)))]),
         partial(loss, data=data),
         evaluate=lambda model: {"mae": scores(errors_of(model, data, "val"), data)["mae"]},
         metric="mae",

@@ -1,4 +1,4 @@
-"""Element-wise attention for PyTorch: exact, as a series, and as a recurrence of constant size.
+"""Element-wise attention for PyTorch: exact, in linear time, and as a constant-size recurrence.
 
 Importing eattn is cheap: torch is imported when a name is first used.
 
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         home = "eattn.diagnosis" if name == "diagnose" else "eattn.ops"
         value = getattr(import_module(home), name)
-        globals()[name] = value  # the next access does not come here
+        globals()[name] = value  # later accesses skip __getattr__
         return value
     raise AttributeError(f"module 'eattn' has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""Run the command line: `python -m eattn` is `eattn`."""
+"""Entry point of `python -m eattn`, which is the same as `eattn`."""
 
 import sys
 

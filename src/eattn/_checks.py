@@ -1,4 +1,4 @@
-"""Checks that several packages share."""
+"""Argument checks and optional imports shared by several packages."""
 
 import importlib
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def check_size(name: str, value: int) -> int:
-    """Return `value` if it is an int of at least 1."""
+    """Return `value`, or raise unless it is an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < 1:
@@ -15,7 +15,7 @@ def check_size(name: str, value: int) -> int:
 
 
 def check_bool(name: str, value: bool) -> bool:
-    """Return `value` if it is a bool."""
+    """Return `value`, or raise unless it is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return value
@@ -29,7 +29,7 @@ def check_number(
     above: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Return `value` if it is a finite number within its bounds; `least` itself is allowed."""
+    """Return `value`, or raise unless it is a finite number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     bounds = [

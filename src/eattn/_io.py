@@ -14,10 +14,10 @@ PathLike = str | os.PathLike[str]
 
 @contextmanager
 def replace_file(path: PathLike) -> Iterator[Path]:
-    """Yield a temporary path that takes the place of `path` when the block succeeds.
+    """Yield a temporary path that replaces `path` when the block succeeds.
 
-    The temporary file is in the same folder under a fixed name, so that the next write also
-    removes the remains of one that was killed.
+    The temporary file has a fixed name in the same folder, so that the next write removes the
+    remains of one that was killed.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
@@ -44,10 +44,10 @@ def write_json(path: PathLike, content: Any) -> None:
 
 @contextmanager
 def replace_directory(path: PathLike) -> Iterator[Path]:
-    """Yield a new directory that takes the place of `path` when the block succeeds."""
+    """Yield a new directory that replaces `path` when the block succeeds."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: a rename must stay on one file system.
+    # A rename works only within one file system.
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     fresh, old = scratch / "new", scratch / "old"
     try:
@@ -68,7 +68,7 @@ def replace_directory(path: PathLike) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a directory, to disk; Windows cannot open directories."""
+    """Flush a file or directory to disk; Windows cannot open directories."""
     if path.is_dir() and os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

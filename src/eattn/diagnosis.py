@@ -1,8 +1,8 @@
-"""Measure how far each layer of a model is from exact EA, on its own queries, keys and values.
+"""Measure the error of each element-wise attention layer relative to exact EA.
 
-An expansion is accurate where q and k are small, and training decides how large they become.
-`diagnose` runs a batch through the model, records q, k and v of every element-wise attention layer,
-and compares the layer's expansion, and others, with exact EA on them.
+An expansion is accurate for small q and k, and training determines how large they become.
+`diagnose` runs a batch through the model, records q, k and v of every layer, and compares the
+layer's expansion and other candidates with exact EA.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,23 +18,41 @@ from eattn.ops import Expansion, Quadrature, Taylor, ea, ea_series
 
 CANDIDATES: list[Expansion] = [*map(Taylor, range(2, 17, 2)), *map(Quadrature, range(7, 34, 2))]
 GAUSSIAN_COST = 4 / 3  # time of a Gaussian feature relative to a Taylor feature
-TOKENS, ROWS = 1024, 16  # tokens per sequence, and sequences, that are compared: EA is quadratic
-HEADER = ["layer", "expansion", "spread of q", "of k", "largest", "error", "outside", "enough"]
+TOKENS, ROWS = 1024, 16  # limits of the compared tokens and sequences, since EA is quadratic
+HEADER = ["layer", "mixer", "std(q)", "std(k)", "max", "error", "outside", "cheapest"]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Measurements at one layer; tensors are [D], one number per channel."""
+    """Measurements of one layer.
+
+    Attributes
+    ----------
+    name : str
+        Name of the module.
+    expansion : Taylor, Quadrature or None
+        Expansion of the layer; None for exact EA.
+    q_spread, k_spread : Tensor, shape (D,)
+        Standard deviation of q and k by channel.
+    q_largest, k_largest : Tensor, shape (D,)
+        Largest absolute value of q and k by channel.
+    error : Tensor, shape (D,)
+        Error of the layer's expansion relative to exact EA by channel.
+    outside : Tensor, shape (D,)
+        Fraction of q and k outside the accurate range of the expansion by channel.
+    errors : mapping of expansion to float
+        Error of each candidate over all channels.
+    """
 
     name: str
-    expansion: Expansion | None  # None: exact EA
-    q_spread: Tensor  # standard deviation
+    expansion: Expansion | None
+    q_spread: Tensor
     k_spread: Tensor
-    q_largest: Tensor  # largest absolute value
+    q_largest: Tensor
     k_largest: Tensor
-    error: Tensor  # of the layer's expansion, relative to exact EA
-    outside: Tensor  # share of q and k outside the expansion's accurate range
-    errors: Mapping[Expansion, float]  # of all candidates, over all channels
+    error: Tensor
+    outside: Tensor
+    errors: Mapping[Expansion, float]
 
     @property
     def total(self) -> float:
@@ -42,14 +60,14 @@ class Layer:
         return 0.0 if self.expansion is None else self.errors[self.expansion]
 
     def cheapest(self, tolerance: float) -> Expansion | None:
-        """Return the cheapest candidate within `tolerance`; None if only exact EA is."""
+        """Return the cheapest candidate within `tolerance`, or None if all exceed it."""
         good = (e for e, error in self.errors.items() if error <= tolerance)
         return min(good, key=lambda e: e.terms * (GAUSSIAN_COST if e.radius else 1), default=None)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements of all layers, in the order in which they ran; prints as a table."""
+    """Measurements of all layers in the order of execution; `str` formats a table."""
 
     layers: tuple[Layer, ...]
     tolerance: float
@@ -58,7 +76,9 @@ class Diagnosis:
         rows = [HEADER, *(self._cells(layer) for layer in self.layers)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-        note = f"error relative to exact EA; enough: the cheapest within {self.tolerance:g}"
+        note = (
+            f"error: relative to exact EA; cheapest: mixer with an error within {self.tolerance:g}"
+        )
         return "\n".join([*(line.rstrip() for line in lines), note])
 
     def _cells(self, layer: Layer) -> list[str]:
@@ -83,13 +103,17 @@ def diagnose(
     Parameters
     ----------
     model : nn.Module
-        Model to examine; it is neither trained nor changed.
+        Model to examine; it is not changed.
     batch : Tensor, tuple or dict
         Arguments of the model. At most 16 sequences of 1,024 tokens are compared.
     tolerance : float, default 0.01
-        Relative error that the cheapest sufficient expansion must not exceed.
+        Largest relative error of the cheapest expansion that is reported.
     candidates : sequence of Taylor and Quadrature, optional
         Expansions to compare; by default all orders and grids.
+
+    Returns
+    -------
+    Diagnosis
 
     Examples
     --------
@@ -117,11 +141,11 @@ def diagnose(
 
 @contextmanager
 def watching(model: nn.Module, candidates: Sequence[Expansion] = ()) -> Iterator[list[Layer]]:
-    """Measure each layer the first time it runs inside the block; raise if none does."""
+    """Measure each layer when it first runs inside the block; raise if none runs."""
     tried = list(candidates) or CANDIDATES
     waiting = {m: name for name, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
     if not waiting:
-        raise ValueError(f"{type(model).__name__} has no layer of element-wise attention")
+        raise ValueError(f"{type(model).__name__} has no element-wise attention layer")
     found: list[Layer] = []
 
     def measure(layer: Any, args: Any, kwargs: Any, _: Any) -> None:
@@ -135,7 +159,7 @@ def watching(model: nn.Module, candidates: Sequence[Expansion] = ()) -> Iterator
         for hook in hooks:
             hook.remove()
     if not found:
-        raise ValueError("no layer of element-wise attention was called")
+        raise ValueError("no element-wise attention layer was called")
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -144,7 +168,7 @@ def check_tolerance(tolerance: float) -> None:
 
 
 def name_of(expansion: Expansion | None) -> str:
-    """Return the name of the mixer with this expansion: ea-6, ea-q17, ea."""
+    """Return the name of the mixer with this expansion, such as ea-6, ea-q17 or ea."""
     return "ea" if expansion is None else f"ea-{expansion}"
 
 
@@ -160,14 +184,16 @@ def _examine(
     **others: Any,
 ) -> Layer:
     if cu_seqlens is not None:
-        raise ValueError("diagnose cannot read packed batches: use key_mask instead of cu_seqlens")
+        raise ValueError(
+            "diagnose does not support packed batches; use key_mask instead of cu_seqlens"
+        )
     q, k, v = layer.qkv(x, key_mask, context=context)
     q, k, v = (part[:ROWS, :TOKENS].double() for part in (q, k, v))
     mask = None if key_mask is None else key_mask[:ROWS, :TOKENS]
     query_mask = mask if context is None else None
     options: Any = dict(causal=layer.causal, key_mask=mask)
 
-    # All in float64: rounding must not hide the error of an expansion.
+    # Use float64, so that rounding does not hide the error of an expansion.
     exact = _valid(ea(q, k, v, **options), query_mask)
     errors, own = {}, torch.zeros_like(exact[0])
     for expansion in dict.fromkeys([*candidates, layer.expansion or candidates[0]]):
@@ -195,10 +221,10 @@ def _valid(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _outside(x: Tensor, expansion: Expansion | None) -> Tensor:
-    """Return the share of x [tokens, D] that is outside the accurate range of an expansion, [D].
+    """Return the fraction of x [tokens, D] outside the accurate range of an expansion, [D].
 
-    The range of a quadrature is its grid. A Taylor series of e^(2qk) is accurate up to the x at
-    which it is off by a tenth for q = k = x.
+    The range of a quadrature is its grid. The range of a Taylor series of e^(2qk) ends at the x
+    where its relative error for q = k = x reaches 10 %.
     """
     if expansion is None:
         return x.new_zeros(x.shape[-1])
@@ -216,7 +242,7 @@ def _taylor_range(order: int) -> float:
 
 
 def rows(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
-    """Yield plain rows for files and plots: one per layer, and one per candidate of each layer."""
+    """Yield one row per layer and one per candidate of each layer, for files and plots."""
     for layer in diagnosis.layers:
         yield {
             "what": "layer",

@@ -1,4 +1,4 @@
-"""Describe this machine and this installation: versions, processor, threads, backends."""
+"""Describe the machine and the installation: versions, processor, threads, backends."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ import torch
 import eattn
 from eattn.ops import backends, native
 
-# Instruction sets that matter to the kernels, by their Linux names on x86 and ARM.
+# Instruction sets relevant to the kernels, by their Linux names on x86 and ARM.
 FEATURES = "avx2 fma f16c avx512f avx512bw avx512_bf16 avx512_fp16 amx_tile asimd sve sve2 bf16"
 
 
 def describe() -> dict[str, str]:
-    """Return versions, hardware, and each backend with `runs` or the reason it cannot run."""
+    """Return versions, hardware, and for each backend `runs` or the reason why it cannot."""
     cpu = _cpuinfo()
     present = (cpu.get("flags") or cpu.get("Features") or "").split()
     features = [name for name in FEATURES.split() if name in present]
@@ -39,14 +39,14 @@ def describe() -> dict[str, str]:
 
 
 def cores() -> int:
-    """Return the number of cores this process may use; containers and `taskset` limit it."""
+    """Return the number of cores available to this process, as limited by `taskset`."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """Return the processor's name, or its architecture if the system does not report a name."""
+    """Return the name of the processor, or its architecture if the name is unknown."""
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -55,7 +55,7 @@ def cpu_name() -> str:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Return /proc/cpuinfo of the first core; empty on other systems."""
+    """Return /proc/cpuinfo of the first core, or an empty dict on other systems."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return {}

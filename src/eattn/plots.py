@@ -1,6 +1,6 @@
-"""Plots of forecasts and diagnoses: one style, and the same bytes for the same data.
+"""Plot forecasts and diagnoses; the same data always gives the same bytes.
 
-matplotlib is imported where it is used, and pyplot never: figures are objects, drawn by Agg.
+matplotlib is imported on first use, and without pyplot, which would keep global state.
 """
 
 import io
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eattn._checks import need
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# The palette of Okabe and Ito, for all kinds of colour vision.
+# Palette of Okabe and Ito, which colour-blind readers can distinguish.
 BLACK, GREY = "#000000", "#777777"
 VERMILLION, BLUE, GREEN, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9"
 
-MAX_SERIES = 6  # in one plot
+MAX_SERIES = 6  # largest number of series in one plot
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, SKY, GREY)
 SUFFIXES = (".png", ".svg")
 WIDTH = 9.0  # inches
@@ -42,45 +44,42 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
     "legend.fontsize": 9.5,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "eattn",  # ids do not change from run to run
+    "svg.fonttype": "none",  # keep text as text
+    "svg.hashsalt": "eattn",  # give elements the same ids in every run
 }
 
 
 def check_picture(path: Path) -> None:
-    """Raise, before long work, if no plot can be written to `path`, a .png or .svg."""
-    try:
-        import matplotlib.backends.backend_agg
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'drawing needs matplotlib, which is not here: pip install "eattn[report]"'
-        ) from error
+    """Raise unless matplotlib is installed and `path` ends with .png or .svg.
+
+    Commands call it before long work.
+    """
+    need("matplotlib", extra="report")
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"a plot must be called name.png or name.svg, got {path}")
+        raise ValueError(f"a plot must be a .png or .svg file, got {path}")
 
 
 @contextmanager
 def _figure(height: float, path: Path) -> Iterator["Figure"]:
-    """Yield an empty figure in our style, and write it to `path` when the block ends."""
+    """Yield an empty figure with our style, and write it to `path` when the block ends."""
     check_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user has set
+        matplotlib.rcdefaults()  # ignore the settings of the user
         matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         yield figure
-        # Lay out once and round positions: the last bits of the solver differ from run to run.
+        # Lay out once and round positions, because the last bits of the solver vary between runs.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes in figure.axes:
             x, y, width, height = (round(float(value), 5) for value in axes.get_position().bounds)
             axes.set_position((x, y, width, height))
-        # Without the date and versions, so that the same data gives the same bytes.
+        # Dates and versions would change the bytes.
         unwanted = {".png": ["Software"], ".svg": ["Date", "Creator"]}[path.suffix]
-        picture = io.BytesIO()  # if drawing fails, the old file stays
+        picture = io.BytesIO()  # if drawing fails, the previous file is kept
         figure.savefig(picture, format=path.suffix[1:], metadata=dict.fromkeys(unwanted))
         path.write_bytes(picture.getvalue())
 
@@ -89,14 +88,14 @@ def _figure(height: float, path: Path) -> Iterator["Figure"]:
 
 
 def plot_forecast(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path) -> None:
-    """Plot the history and the forecast of each series in a panel.
+    """Plot the history and the forecast of each series in its own panel.
 
     Parameters
     ----------
     history : DataFrame
         Columns unique_id, ds and y.
     forecast : DataFrame
-        Columns unique_id, ds, NAME of the model, and any quantiles NAME-q10, …
+        Columns unique_id, ds, the forecast, and optional quantiles such as EAForecaster-q10.
     path : Path
         File to write, .png or .svg.
     """
@@ -115,7 +114,7 @@ def plot_forecast(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path)
 
 
 def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -> None:
-    """Draw the history in black, and the forecast with its bands from its last value on."""
+    """Draw the history in black, followed by the forecast and its quantile bands."""
     label, *columns = ahead.columns[2:]
     known = past.dropna(subset="y").tail(1)
     times = [*known["ds"], *ahead["ds"]]
@@ -124,7 +123,7 @@ def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -
         return [*known["y"], *ahead[column]]
 
     axes.plot(past["ds"], past["y"], color=BLACK, linewidth=1.2, label="history")
-    # Columns by their level in per cent, rising: NAME-q2.5 is 2.5.
+    # Quantile columns by level in per cent, ascending; NAME-q2.5 has level 2.5.
     levels = dict(sorted((float(name.rpartition("-q")[2]), name) for name in columns))
     for number, (low, high) in enumerate(zip(levels, reversed(levels), strict=True)):
         if low < high:
@@ -147,14 +146,14 @@ def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -
 
 
 def plot_diagnosis(rows: Sequence[Row], tolerance: float, path: Path) -> None:
-    """Plot the error that each number of terms leaves, and the spread of q and k, by layer.
+    """Plot the error by number of terms and the spread of q and k for each layer.
 
     Parameters
     ----------
     rows : sequence of dict
-        Layers and their candidate expansions, from `eattn.diagnosis.rows`.
+        Result of `eattn.diagnosis.rows`.
     tolerance : float
-        Error to mark.
+        Error to mark with a line.
     path : Path
         File to write, .png or .svg.
     """
@@ -170,7 +169,7 @@ def plot_diagnosis(rows: Sequence[Row], tolerance: float, path: Path) -> None:
 def _plot_errors(
     axes: "Axes", rows: Sequence[Row], colours: dict[str, str], tolerance: float
 ) -> None:
-    """Draw Taylor solid and Gaussian features dashed, with a ring at the current expansion."""
+    """Draw errors of Taylor features solid and of Gaussian features dashed."""
     axes.set_title("(a) Error relative to exact EA")
     for layer, colour in colours.items():
         own = next(row for row in rows if row["what"] == "layer" and row["layer"] == layer)

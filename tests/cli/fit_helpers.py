@@ -1,6 +1,6 @@
-"""Run `classify fit` and `forecast fit`, alone or under `torchrun -m cli.fit_helpers FOLDER OUT`.
+"""Run `classify fit` and `forecast fit`, also under `torchrun -m cli.fit_helpers FOLDER OUT`.
 
-FOLDER has `train.ts` and `data.csv`; OUT gets a model of each.
+FOLDER holds `train.ts` and `data.csv`; a model of each is saved in OUT.
 """
 
 import io
@@ -17,7 +17,7 @@ SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
 
 
 def main(folder: Path, out: Path) -> None:
-    # Every process draws its own dropout, and the command has no option to turn it off.
+    # Processes draw different dropout masks, and the command has no option to disable dropout.
     EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
     classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
     classify += ["--validation", 0]
@@ -29,13 +29,13 @@ def main(folder: Path, out: Path) -> None:
 
 
 def full(folder: Path, out: Path) -> None:
-    """Fail to save on a full disk, and write what each process prints to FOLDER/full.RANK."""
-    said = io.StringIO()
+    """Fail to save on a full disk; write the stderr of each process to FOLDER/full.RANK."""
+    stderr = io.StringIO()
     error = OSError(28, "No space left on device")
     args = ["classify", "fit", folder / "train.ts", "--out", out, *SMALL, "--epochs", 1]
-    with redirect_stderr(said), patch.object(EAClassifier, "save", side_effect=error):
+    with redirect_stderr(stderr), patch.object(EAClassifier, "save", side_effect=error):
         assert cli.main([*map(str, args)])
-    (folder / f"full.{os.environ['RANK']}").write_text(said.getvalue())
+    (folder / f"full.{os.environ['RANK']}").write_text(stderr.getvalue())
 
 
 if __name__ == "__main__":

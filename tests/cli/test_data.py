@@ -1,4 +1,4 @@
-"""`eattn data`: its output, and that listing never downloads."""
+"""`eattn data`: output of list, get and show."""
 
 import gzip
 import re
@@ -13,7 +13,7 @@ ETTH2 = "date,HUFL,OT\n2016-07-01 00:00:00,1,2\n2016-07-01 01:00:00,3,\n2016-07-
 
 
 def run(*args: object) -> str:
-    result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
     if result.exception is not None:
         raise result.exception
     return result.output
@@ -21,12 +21,12 @@ def run(*args: object) -> str:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A data folder with ETTh2, an empty cache, and no network."""
+    """Create a data folder with ETTh2 and an empty cache; downloads fail."""
 
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("nothing may be downloaded")
 
-    locate = import_module("eattn.data.locate")  # eattn.data.locate is its function
+    locate = import_module("eattn.data.locate")  # the attribute eattn.data.locate is the function
     monkeypatch.setattr(locate, "fetch", refuse)
     monkeypatch.setattr(locate, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.delenv("EATTN_DATA", raising=False)
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def cells(output: str, name: str) -> list[str]:
-    """The cells of the row that begins with `name`."""
+    """Return the cells of the row that begins with `name`."""
     [line] = [
         line for line in output.splitlines() if line.split()[:1] == [name] and "/" not in line
     ]
@@ -53,24 +53,24 @@ def test_list_prints_the_shape_of_each_dataset(folder):
 
 def test_list_prints_where_datasets_are_or_how_to_get_them(folder, monkeypatch):
     monkeypatch.setenv("EATTN_DATA", str(folder))
-    said = dict(
+    lines = dict(
         line.split(None, 1) for line in run("list").splitlines() if "," in line or ":" in line
     )
-    assert said["ETTh2"] == f"data folder, {folder / 'ETTh2'}"
-    assert said["JapaneseVowels"].startswith("aeon, ")
-    assert said["ETTm1"] == "not on this machine: eattn data get ETTm1"
+    assert lines["ETTh2"] == f"data folder, {folder / 'ETTh2'}"
+    assert lines["JapaneseVowels"].startswith("aeon, ")
+    assert lines["ETTm1"] == "not on this machine; download it with: eattn data get ETTm1"
 
 
-def test_list_needs_every_split_of_a_dataset(folder):
+def test_list_requires_every_split_of_a_dataset(folder):
     (folder.parent / "UWaveGestureLibrary_TRAIN.ts").write_text("@data\n1:a\n")
     output = run("list", "--data-dir", folder.parent)
     assert "Forecasting\n  none found\n" in output
-    assert "not on this machine: eattn data get UWaveGestureLibrary" in output
+    assert "eattn data get UWaveGestureLibrary" in output
 
 
-def test_list_continues_after_an_unreadable_file_and_fails(folder):
+def test_list_reports_unreadable_files_at_the_end(folder):
     (folder / "ETTm2.csv").write_text("date,OT\n2016-07-01,1\n2016-07-02,x\n")
-    result = CliRunner().invoke(app, ["list", "--data-dir", str(folder)], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, ["list", "--data-dir", str(folder)])
     assert "ETTm2.csv, line 3, column 'OT'" in result.output
     assert cells(result.output, "JAP")
     assert str(result.exception) == "cannot read ETTm2"
@@ -90,12 +90,21 @@ def test_get_checks_all_names_first(folder):
 
 def test_show_describes_a_table(folder):
     output = run("show", folder / "ETTh2" / "ETTh2.csv.gz")
-    facts = dict(line.split(None, 1) for line in output.splitlines()[:5])
-    assert facts["rows"].strip() == "3"
-    assert facts["step"] == "h"
-    assert facts["time"] == "date, 2016-07-01 00:00:00 to 2016-07-01 02:00:00"
+    lines = dict(line.split(None, 1) for line in output.splitlines()[:5])
+    assert lines["rows"].strip() == "3"
+    assert lines["step"] == "h"
+    assert lines["time"] == "date, 2016-07-01 00:00:00 to 2016-07-01 02:00:00"
     assert cells(output, "HUFL") == ["none", "1", "3", "5"]
     assert cells(output, "OT") == ["1 of 3", "2", "2", "2 (constant)"]
+
+
+def test_wide_tables_are_not_truncated(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["multivariate_" * 5 + str(n) for n in range(3)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(["ds", *names]) + "\n2020-01-01,1,2,3\n2020-01-02,1,2,4\n")
+    assert all(name in run("show", path) for name in names)
+    assert "…" not in run("show", path)
 
 
 def test_show_describes_several_series_and_text(tmp_path):
@@ -104,16 +113,16 @@ def test_show_describes_several_series_and_text(tmp_path):
         "unique_id,ds,y,town\na,2020-01-01,1,Rome\na,2020-01-02,2,Rome\nb,2020-01-01,3,x\n"
     )
     output = run("show", path)
-    assert "2 of 1–2 rows" in output
-    assert "text in town" in output
+    assert "2, each of 1–2 rows" in output
+    assert "text columns town" in output
 
 
 def test_show_describes_a_ts_file(tmp_path):
     path = tmp_path / "toy.ts"
     path.write_text("@classLabel true yes no never\n@data\n1,2:3,4:yes\n1,?,3:4,5,6:no\n7:8:no\n")
     output = run("show", path)
-    facts = dict(line.split(None, 1) for line in output.splitlines()[:6])
-    assert facts == {
+    lines = dict(line.split(None, 1) for line in output.splitlines()[:6])
+    assert lines == {
         "dataset": "toy",
         "samples": "3",
         "channels": "2",
@@ -125,23 +134,23 @@ def test_show_describes_a_ts_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "value"),
     [
         ("@targetLabel true\n@data\n1:0.5\n2:-1\n", "-1 to 0.5"),
         ("@classLabel false\n@data\n1\n", "none"),
     ],
 )
-def test_show_describes_targets_and_missing_labels(tmp_path, text, said):
+def test_show_describes_targets_and_missing_labels(tmp_path, text, value):
     path = tmp_path / "toy.ts"
     path.write_text(text)
-    assert run("show", path).splitlines()[-1].endswith(said)
+    assert run("show", path).splitlines()[-1].endswith(value)
 
 
-def test_show_accepts_the_name_of_the_time_column(tmp_path):
+def test_show_accepts_a_time_column(tmp_path):
     path = tmp_path / "toy.csv"
     path.write_text("a,b,x\n2020-01-01,2021-01-01,1\n")
     assert "b, 2021-01-01 00:00:00" in run("show", path, "--time", "b")
-    with pytest.raises(ValueError, match="several columns of times"):
+    with pytest.raises(ValueError, match="several time columns: a, b; choose one with time"):
         run("show", path)
 
 

@@ -1,4 +1,4 @@
-"""`eattn diagnose` on saved models of both kinds, and its errors."""
+"""`eattn diagnose` for classifiers and forecasters, and its errors."""
 
 import json
 
@@ -13,13 +13,13 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A classifier, a forecaster, and data for each."""
+    """Save a classifier, a forecaster, and data for each."""
     path = tmp_path_factory.mktemp("diagnose")
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(2, 15)) + i % 2 for i in range(12)]
     y = ["a", "b"] * 6
     EAClassifier("ea-2", dim=8, depth=2, epochs=1).fit(X, y).save(path / "classifier")
-    lines = (":".join(",".join(f"{v:.3f}" for v in row) for row in case) for case in X)
+    lines = (":".join(",".join(f"{v:.3f}" for v in row) for row in x) for x in X)
     head = "@problemName made\n@univariate false\n@dimensions 2\n@equalLength true\n"
     head += "@seriesLength 15\n@classLabel true a b\n@data\n"
     text = head + "".join(f"{line}:{label}\n" for line, label in zip(lines, y, strict=True))
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_classifier_is_reported_by_layer_and_drawn(folder, tmp_path, capsys):
+def test_classifier_is_reported_by_layer_and_plotted(folder, tmp_path, capsys):
     files = [tmp_path / "d.png", tmp_path / "d.jsonl"]
     model, data = str(folder / "classifier"), str(folder / "TEST.ts")
     assert main(["diagnose", model, data, "--plot", str(files[0]), "--json", str(files[1])]) == 0
@@ -52,10 +52,13 @@ def test_forecaster_is_reported(folder, capsys):
     ("args", "message"),
     [
         (["classifier", "wave.csv"], "wave.csv"),
-        (["classifier", "none.ts"], "none.ts must be a .ts file, there is none"),
+        (["classifier", "none.ts"], "none.ts does not exist; expected a .ts file"),
         (["nowhere", "TEST.ts"], "nowhere holds no saved model"),
         (["classifier", "TEST.ts", "--tolerance", "2"], "tolerance must be above 0 and below 1"),
-        (["classifier", "TEST.ts", "--plot", "d.pdf"], "a plot must be called name.png or"),
+        (
+            ["classifier", "TEST.ts", "--plot", "d.pdf"],
+            "a plot must be a .png or .svg file, got d.pdf",
+        ),
     ],
 )
 def test_errors_are_one_line(folder, args, message, monkeypatch, capsys):
@@ -70,4 +73,4 @@ def test_model_without_element_wise_attention_is_an_error(folder, tmp_path, caps
     wave = np.sin(np.arange(150) / 4)
     EAForecaster(horizon=3, mixer="gru", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "gru")
     assert main(["diagnose", str(tmp_path / "gru"), str(folder / "wave.csv")]) == 1
-    assert "has no layer of element-wise attention" in capsys.readouterr().err
+    assert "has no element-wise attention layer" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`eattn export` on saved models, and its errors."""
+"""`eattn export` of saved models, and its errors."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ CLASSES = ["calm", "storm"]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A trained classifier and an untrained language model."""
+    """Save a trained classifier and an untrained language model."""
     path = tmp_path_factory.mktemp("models")
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(2, 20)) + i % 2 for i in range(12)]
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["onnx", "torch"])
 def exported(request, models, tmp_path_factory):
-    """The exported classifier, which replaces an earlier export."""
+    """Export the classifier over an earlier export."""
     out = tmp_path_factory.mktemp(request.param) / "out"
     out.mkdir()
     (out / "step.onnx").write_bytes(b"old")
@@ -65,7 +65,7 @@ def test_classifier_without_a_step_reports_the_reason(exported):
     about = json.loads((exported / "export.json").read_text())
     assert about["classes"] == CLASSES
     assert list(about["graphs"]) == ["sequence"]
-    assert "unless it is causal" in about["without"]["step"]
+    assert "only a causal classifier has a step" in about["without"]["step"]
 
 
 def test_forecaster_without_a_step_rereads_its_sequence(tmp_path, capsys):
@@ -83,7 +83,7 @@ def test_forecaster_without_a_step_rereads_its_sequence(tmp_path, capsys):
     assert found == pytest.approx(want, abs=1e-4)
 
 
-def damaged(models, tmp_path):
+def corrupted(models, tmp_path):
     """Yield folders without a usable model, each with its error message."""
     shutil.copytree(models / "language", tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
@@ -92,19 +92,19 @@ def damaged(models, tmp_path):
     shutil.copytree(models / "classifier", tmp_path / "changed")
     config = tmp_path / "changed" / "config.json"
     config.write_text(config.read_text().replace("calm", "cold"))
-    yield "changed", "is damaged: something in it is missing or was changed"
+    yield "changed", "is corrupt: an entry is missing or was changed"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}')
     yield "other", "holds a model of type 'bert'"
     (tmp_path / "masked").mkdir()
     config = '{"model_type": "eattn", "architectures": ["EAForMaskedLM"]}'
     (tmp_path / "masked" / "config.json").write_text(config)
-    yield "masked", "architectures ['EAForMaskedLM']; the language model that can be exported is"
+    yield "masked", "architectures ['EAForMaskedLM']; only EAForCausalLM of eattn can be exported"
     yield "nowhere", "nowhere holds no saved model"
 
 
 def error_of(args, capsys):
-    """Return the one line on stderr."""
+    """Run a command that fails, and return its single line on stderr."""
     capsys.readouterr()
     assert main(["export", *map(str, args)]) != 0
     error = capsys.readouterr().err
@@ -113,7 +113,7 @@ def error_of(args, capsys):
 
 
 def test_folder_without_a_model_gives_one_line(models, tmp_path, capsys):
-    for name, message in damaged(models, tmp_path):
+    for name, message in corrupted(models, tmp_path):
         assert message in error_of([tmp_path / name, "--out", tmp_path / "out"], capsys)
         assert not (tmp_path / "out").exists()
 
@@ -121,15 +121,15 @@ def test_folder_without_a_model_gives_one_line(models, tmp_path, capsys):
 def test_files_are_overwritten_only_with_force(models, exported, tmp_path, capsys):
     model = models / "classifier"
     line = error_of([model, "--out", exported], capsys)
-    assert "holds an exported model already: force (--force) overwrites it" in line
+    assert "already holds an exported model; use force=True (--force) to overwrite it" in line
     (tmp_path / "mine.txt").write_text("mine")
     line = error_of([model, "--out", tmp_path, "--force"], capsys)
-    assert "holds mine.txt, which is no part of an exported model" in line
+    assert "holds mine.txt, which is not part of an exported model" in line
     line = error_of([model, "--out", tmp_path / "x", "--format", "tflite"], capsys)
     assert "format must be one of onnx, torch, got 'tflite'" in line
 
 
-def test_missing_package_is_named(models, tmp_path, monkeypatch, capsys):
+def test_error_names_the_missing_package(models, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     line = error_of([models / "classifier", "--out", tmp_path / "out"], capsys)
-    assert 'needs the package onnxruntime: pip install "eattn[export]"' in line
+    assert 'onnxruntime is not installed: pip install "eattn[export]"' in line

@@ -1,4 +1,4 @@
-"""The command line: help, exit codes and error messages."""
+"""Command line: help, exit codes and error messages."""
 
 import re
 import subprocess
@@ -24,12 +24,22 @@ def commands(of: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 
 
 @pytest.mark.parametrize("command", list(commands()), ids=" ".join)
-def test_every_command_has_help_with_an_example(command):
+def test_help_fits_80_columns_and_has_an_example(command):
     result = CliRunner().invoke(cli.app, [*command, "--help"])
     assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "..." not in result.output.partition("Commands:")[2]  # truncated summaries
     _, example, text = " ".join(result.output.split()).partition("Example: ")
     assert example
     assert " ".join(["eattn", *command[:2]]) in text
+
+
+def test_help_shows_arguments_and_flags_without_types(capsys):
+    assert cli.main(["forecast", "predict", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: eattn forecast predict [OPTIONS] MODEL [DATA]\n")
+    assert re.search(r"^  --force +Overwrite existing files\.$", text, re.MULTILINE)
+    assert "<" not in text
 
 
 def test_help_lists_the_commands_in_order(capsys):
@@ -66,7 +76,7 @@ def test_info_lists_versions_threads_and_backends(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_gives_one_line_and_a_nonzero_code(args, reason, capsys):
+def test_invalid_input_gives_one_line_and_nonzero_code(args, reason, capsys):
     assert cli.main(args) != 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -82,18 +92,18 @@ def test_module_exits_with_the_code_of_main():
     assert len(bad.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_debug_shows_the_traceback(place, monkeypatch, capsys):
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_debug_shows_the_traceback(position, monkeypatch, capsys):
     def broken() -> None:
-        raise TypeError("something is wrong\nand more of it")
+        raise TypeError("something is wrong\nand more details")
 
     monkeypatch.setattr("eattn.info.describe", broken)
     assert cli.main(["info"]) == 1
     assert capsys.readouterr().err == (
-        "eattn: TypeError: something is wrong (--debug shows where)\n"
+        "eattn: TypeError: something is wrong (use --debug to show the traceback)\n"
     )
     with pytest.raises(TypeError):
-        cli.main(["--debug", "info"] if place == "before" else ["info", "--debug"])
+        cli.main(["--debug", "info"] if position == "before" else ["info", "--debug"])
 
 
 def test_interrupt_gives_one_line_and_code_130(monkeypatch, capsys):

@@ -48,7 +48,7 @@ def test_classifier_of_two_processes_matches_one(folder):
 def test_forecaster_of_two_processes_matches_one(folder):
     one, two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
     assert_allclose(two["EAForecaster"], one["EAForecaster"], atol=1e-4)
-    assert [path.name[:5] for path in (folder / "two" / "checkpoint").iterdir()] == ["step-"]
+    assert [path.name for path in (folder / "two" / "checkpoint").iterdir()] == ["last.pt"]
 
 
 def test_write_error_of_rank_0_is_reported_by_all(folder):

@@ -1,4 +1,4 @@
-"""A web server on 127.0.0.1 that fails on request, and an empty cache."""
+"""Fixtures: a local web server that fails on request, and an empty cache."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ import pytest
 
 @dataclass
 class Site:
-    """The file that the server has, and how it answers; lists are used up, one item per request."""
+    """File of the server and its answers; each request consumes one item of the lists."""
 
     url: str
     content: bytes = b""
-    statuses: list[int] = field(default_factory=list)  # errors to answer with
-    truncate: list[int] = field(default_factory=list)  # hang up after these numbers of bytes
+    statuses: list[int] = field(default_factory=list)  # error statuses to return
+    truncate: list[int] = field(default_factory=list)  # close the connection after this many bytes
     requests: int = 0
 
 
@@ -38,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(monkeypatch):
-    """A server whose file is at `site.url`; pooch does not wait between attempts."""
+    """Serve a file at `site.url`; pooch does not wait between attempts."""
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Handler.site = Site(f"http://127.0.0.1:{server.server_port}/file")
@@ -52,8 +52,8 @@ def site(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache, no data folder, and no packages that ship datasets."""
-    locate = import_module("eattn.data.locate")  # eattn.data.locate is its function
+    """Use an empty cache, no data folder and no packages that ship datasets."""
+    locate = import_module("eattn.data.locate")  # the attribute eattn.data.locate is the function
     monkeypatch.setattr(locate, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr(locate, "_shipped", lambda package: [])
     monkeypatch.delenv("EATTN_DATA", raising=False)

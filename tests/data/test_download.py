@@ -29,7 +29,7 @@ def zipped(members: dict[str, bytes]) -> bytes:
 
 
 def publish(monkeypatch, name: str, url: str, files: dict[str, bytes]) -> None:
-    """Let the catalog expect these files of a dataset at `url`."""
+    """Register these files of a dataset at `url` in the catalog."""
     monkeypatch.setitem(CATALOG, name, replace(CATALOG[name], url=url))
     for file, content in files.items():
         monkeypatch.setitem(SHA256, file, hashlib.sha256(content).hexdigest())
@@ -37,7 +37,7 @@ def publish(monkeypatch, name: str, url: str, files: dict[str, bytes]) -> None:
 
 @pytest.fixture
 def uwg(site, monkeypatch, cache):
-    """UWaveGestureLibrary as a small zip archive on the server."""
+    """Serve UWaveGestureLibrary as a small zip archive."""
     publish(monkeypatch, UWG, site.url + ".zip", FILES)
     site.content = zipped(FILES | {"other.txt": b""})
     return site
@@ -45,7 +45,7 @@ def uwg(site, monkeypatch, cache):
 
 @pytest.fixture
 def etth2(site, monkeypatch, cache):
-    """ETTh2 as a small CSV file on the server."""
+    """Serve ETTh2 as a small CSV file."""
     publish(monkeypatch, "ETTh2", site.url, {"ETTh2.csv": TABLE})
     site.content = TABLE
     return site
@@ -55,7 +55,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_one_download_brings_both_splits(uwg, cache):
+def test_one_download_fetches_both_splits(uwg, cache):
     assert find("UWG", "train").read_bytes() == TRAIN
     assert find("UWG", "TEST").read_bytes() == TEST
     assert uwg.requests == 1
@@ -88,9 +88,9 @@ def test_paths_inside_an_archive_are_ignored(uwg, cache, tmp_path):
     assert files == {Path("cache", UWG, name) for name in FILES}
 
 
-@pytest.mark.parametrize("trouble", [{"statuses": [503, 500]}, {"truncate": [5, 9]}], ids=str)
-def test_failures_that_pass_are_retried(etth2, cache, trouble):
-    for name, value in trouble.items():
+@pytest.mark.parametrize("failure", [{"statuses": [503, 500]}, {"truncate": [5, 9]}], ids=str)
+def test_temporary_failures_are_retried(etth2, cache, failure):
+    for name, value in failure.items():
         setattr(etth2, name, value)
     assert find("ETTh2") == cache / "ETTh2" / "ETTh2.csv"
     assert find("ETTh2").read_bytes() == TABLE
@@ -98,7 +98,7 @@ def test_failures_that_pass_are_retried(etth2, cache, trouble):
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason"),
+    ("failure", "reason"),
     [
         ({"statuses": [404] * 3}, "404 .*Not Found"),
         ({"truncate": [5] * 3}, "(IncompleteRead|Connection)"),
@@ -107,8 +107,8 @@ def test_failures_that_pass_are_retried(etth2, cache, trouble):
     ],
     ids=["missing", "truncated", "page", "checksum"],
 )
-def test_failed_download_leaves_nothing_behind(etth2, cache, trouble, reason):
-    for name, value in trouble.items():
+def test_failed_download_leaves_no_files(etth2, cache, failure, reason):
+    for name, value in failure.items():
         setattr(etth2, name, value)
     with pytest.raises(DownloadError, match=rf"^cannot download ETTh2: .*{reason}") as caught:
         get("ETTh2")
@@ -121,21 +121,21 @@ def test_failed_download_leaves_nothing_behind(etth2, cache, trouble, reason):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (zipped({f"{UWG}_TRAIN.ts": TRAIN}), f"must hold {UWG}_TEST.ts, it has {UWG}_TRAIN.ts"),
+        (zipped({f"{UWG}_TRAIN.ts": TRAIN}), f"must contain {UWG}_TEST.ts, got {UWG}_TRAIN.ts"),
         (zipped(FILES | {f"{UWG}_TEST.ts": b"y"}), f"the sha256 of {UWG}_TEST.ts must be"),
         (zipped(FILES)[:-30], "not a zip file"),
         (b"<html>Please sign in</html>", "not a zip file"),
     ],
     ids=["missing file", "checksum", "truncated", "page"],
 )
-def test_bad_archive_leaves_nothing_behind(uwg, cache, content, reason):
+def test_invalid_archive_leaves_no_files(uwg, cache, content, reason):
     uwg.content = content
     with pytest.raises(DownloadError, match=reason):
         get(UWG)
     assert names(cache) == set()
 
 
-def test_damaged_archive_member_raises(uwg, cache, monkeypatch):
+def test_corrupt_archive_member_raises(uwg, cache, monkeypatch):
     for name in FILES:
         monkeypatch.delitem(SHA256, name)
     content = bytearray(zipped(FILES | {f"{UWG}_TRAIN.ts": os.urandom(1000)}))
@@ -157,7 +157,7 @@ def test_full_disk_is_not_a_download_error(etth2, cache, monkeypatch):
     assert not (cache / "ETTh2" / "ETTh2.csv").exists()
 
 
-def test_progress_is_shown_on_terminals_only(etth2, capsys, monkeypatch, tmp_path):
+def test_progress_is_shown_only_on_terminals(etth2, capsys, monkeypatch, tmp_path):
     get("ETTh2", folder=tmp_path / "a", progress=True)
     assert "B/s" not in capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -165,7 +165,7 @@ def test_progress_is_shown_on_terminals_only(etth2, capsys, monkeypatch, tmp_pat
     assert "B/s" in capsys.readouterr().err
 
 
-def test_without_pooch_the_extra_is_named(etth2, monkeypatch):
+def test_error_for_missing_pooch_names_the_extra(etth2, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ModuleNotFoundError, match=r"pooch is not installed.*eattn\[timeseries\]"):
         get("ETTh2")

@@ -1,4 +1,4 @@
-"""The order of places in which a dataset is looked for."""
+"""Locations of a dataset, and the order in which they are searched."""
 
 import gzip
 import hashlib
@@ -38,28 +38,28 @@ def test_every_layout_of_a_data_folder_is_found(cache, tmp_path, name, split, fi
     assert find(name, split, data_dir=tmp_path / "data", download=False) == path
 
 
-def test_places_are_tried_in_order(cache, tmp_path, monkeypatch):
+def test_locations_are_searched_in_order(cache, tmp_path, monkeypatch):
     name = "JapaneseVowels_TRAIN.ts"
     module = import_module("eattn.data.locate")
     monkeypatch.setattr(module, "_shipped", lambda package: [tmp_path / package])
     monkeypatch.setenv("EATTN_DATA", str(tmp_path / "variable"))
     (tmp_path / "argument").mkdir()
-    places = {
+    locations = {
         tmp_path / "argument": "data folder",
         tmp_path / "variable": "data folder",
         tmp_path / "aeon": "aeon",
         cache: "cache",
     }
-    paths = [put(place / "JapaneseVowels" / name) for place in places]
-    for place, path in zip(places, paths, strict=True):
-        here = tmp_path / "argument" if place.name == "argument" else None
+    paths = [put(folder / "JapaneseVowels" / name) for folder in locations]
+    for folder, path in zip(locations, paths, strict=True):
+        here = tmp_path / "argument" if folder.name == "argument" else None
         found = locate("JAP", "train", data_dir=here)
-        assert (found.path, found.where) == (path, places[place])
+        assert (found.path, found.where) == (path, locations[folder])
         path.unlink()
     assert locate("JAP", "train") is None
 
 
-def test_aeon_ships_japanese_vowels_as_published(monkeypatch):
+def test_japanese_vowels_of_aeon_match_the_checksum(monkeypatch):
     monkeypatch.delenv("EATTN_DATA", raising=False)
     for split, (file,) in look_up("JapaneseVowels").files.items():
         found = locate("JapaneseVowels", split)
@@ -82,7 +82,7 @@ def test_missing_data_folder_raises(cache, tmp_path, monkeypatch):
 
 
 def test_missing_dataset_error_names_the_command(cache):
-    with pytest.raises(FileNotFoundError, match="`eattn data get ETTh2` downloads it"):
+    with pytest.raises(FileNotFoundError, match="download it with `eattn data get ETTh2`"):
         find("etth2", download=False)
     assert not cache.exists()
 
@@ -91,10 +91,10 @@ def test_missing_dataset_error_names_the_command(cache):
     ("name", "split", "reason"),
     [
         ("JapaneseVowel", "train", "did you mean JapaneseVowels"),
-        ("nothing like it", None, "the known ones are JapaneseVowels, SelfRegulationSCP1"),
-        ("JAP", None, "split of JapaneseVowels must be 'train' or 'test', got None"),
-        ("JAP", "val", "must be 'train' or 'test', got 'val'"),
-        ("ETTh2", "train", "ETTh2 is one file, its split must be None, got 'train'"),
+        ("nothing like it", None, "known datasets are JapaneseVowels, SelfRegulationSCP1"),
+        ("JAP", None, "split must be 'train' or 'test' for JapaneseVowels, got None"),
+        ("JAP", "val", "must be 'train' or 'test' for JapaneseVowels, got 'val'"),
+        ("ETTh2", "train", "split must be None for ETTh2, which is a single file, got 'train'"),
     ],
 )
 def test_wrong_name_or_split_raises(cache, name, split, reason):
@@ -103,7 +103,7 @@ def test_wrong_name_or_split_raises(cache, name, split, reason):
 
 
 @pytest.mark.parametrize(
-    ("system", "variable", "place"),
+    ("system", "variable", "folder"),
     [
         ("linux", "XDG_CACHE_HOME", ""),
         ("win32", "LOCALAPPDATA", ""),
@@ -112,19 +112,19 @@ def test_wrong_name_or_split_raises(cache, name, split, reason):
         ("win32", None, "AppData/Local"),
     ],
 )
-def test_cache_is_in_the_systems_cache_folder(monkeypatch, tmp_path, system, variable, place):
+def test_cache_is_in_the_user_cache_folder(monkeypatch, tmp_path, system, variable, folder):
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, str(tmp_path))
-    assert cache_dir() == tmp_path / place / "eattn" / "data"
+    assert cache_dir() == tmp_path / folder / "eattn" / "data"
 
 
 @needs_data
 @pytest.mark.parametrize("name", CATALOG)
-def test_files_in_the_data_folder_are_the_published_ones(name):
+def test_files_in_the_data_folder_match_their_checksums(name):
     known = CATALOG[name]
     for split in known.files:
         found = locate(name, split)

@@ -1,4 +1,4 @@
-"""Tables: how columns are found and read, and errors with line and column."""
+"""Tables: columns are found and parsed, and errors name line and column."""
 
 import gzip
 import sys
@@ -40,7 +40,7 @@ def test_times_become_ds_and_other_columns_numbers(csv):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["unix", "windows"])
-def test_delimiters_line_ends_and_gzip_change_nothing(csv, delimiter, end):
+def test_delimiter_line_ending_and_gzip_do_not_matter(csv, delimiter, end):
     expected = read_table(csv(GOOD)).frame
     text = GOOD.replace(",", f" {delimiter}", 2).replace(",", delimiter)
     text = "\ufeff" + text.replace("\n", end + end)  # and blank lines
@@ -51,7 +51,7 @@ def test_delimiters_line_ends_and_gzip_change_nothing(csv, delimiter, end):
 def test_parquet_is_read_with_times_as_column_or_index(csv, tmp_path):
     expected = read_table(csv(GOOD))
     frame = expected.frame.rename(columns={"ds": "date"})
-    late = frame.set_index(frame.index + 7)  # as a slice of a longer frame has it
+    late = frame.set_index(frame.index + 7)  # index of a slice of a longer frame
     for number, each in enumerate((frame, frame.set_index("date"), late)):
         path = tmp_path / f"{number}.parquet"
         each.to_parquet(path)
@@ -60,21 +60,21 @@ def test_parquet_is_read_with_times_as_column_or_index(csv, tmp_path):
         pd.testing.assert_frame_equal(table.frame, expected.frame)
 
 
-def test_quoted_cells_may_hold_delimiters_and_line_ends(csv):
+def test_quoted_cells_may_contain_delimiters_and_line_breaks(csv):
     text = '"date","a, b","note"\n2020-01-01,1,"two\nlines"\n2020-01-02,"x",""\n'
     with pytest.raises(ValueError, match="line 4, column 'a, b' must be a finite number, got 'x'"):
         read_table(csv(text))
     assert read_table(csv(text.replace('"x"', '"2.5"'))).frame["a, b"].tolist() == [1, 2.5]
-    with pytest.raises(ValueError, match="line 4: 4 cells, the header names 3"):
+    with pytest.raises(ValueError, match="line 4: expected 3 cells as in the header, got 4"):
         read_table(csv(text.replace('"x"', "2,5")))
 
 
-def test_other_columns_than_the_target_are_dropped(csv):
+def test_target_drops_all_other_columns(csv):
     table = read_table(csv(GOOD.replace(",1,", ",one,")), target="OT")
     assert (table.target, table.columns) == ("OT", ["OT"])
 
 
-def test_text_and_unnamed_columns_are_left_out(csv):
+def test_text_and_unnamed_columns_are_ignored(csv):
     text = ",date,city,x\n0,2020-01-01,Rome,1\n1,2020-01-02,Oslo,2\n"
     table = read_table(csv(text))
     assert (table.columns, table.text) == (["x"], ("city",))
@@ -90,7 +90,7 @@ def test_text_and_unnamed_columns_are_left_out(csv):
         ("when", "01 Jan 2020 00:00", "01 Jan 2020 01:00"),
         ("Timestamp", "1577836800", "1577840400"),
         ("time", "1577836800000", "1577840400000"),
-        ("", "2020-01-01 00:00", "2020-01-01 01:00"),  # an index that pandas wrote out
+        ("", "2020-01-01 00:00", "2020-01-01 01:00"),  # index written by pandas
     ],
 )
 def test_times_are_found_in_many_formats(csv, header, first, second):
@@ -103,7 +103,10 @@ def test_times_are_found_in_many_formats(csv, header, first, second):
     ("cells", "day"),
     [
         (["31/01/2020", "01/02/2020"], "2020-01-31"),
-        (["01/02/2020", "13/02/2020"], "2020-02-01"),  # days first, as only the second row tells
+        (
+            ["01/02/2020", "13/02/2020"],
+            "2020-02-01",
+        ),  # only the second row shows that the day is first
         (["01/02/2020", "01/13/2020"], "2020-01-02"),
         (["20200102", "20200103"], "2020-01-02"),
     ],
@@ -113,7 +116,7 @@ def test_order_of_day_and_month_fits_all_rows(csv, cells, day):
     assert table.frame["ds"].iloc[0] == pd.Timestamp(day)
 
 
-def test_usual_name_decides_between_time_columns(csv):
+def test_common_name_selects_the_time_column(csv):
     path = csv("made,DS,x\n2020-01-02,2020-01-01,1\n2020-01-03,2020-01-02,2\n")
     assert read_table(path).time == "DS"
     assert read_table(path, "made").time == "made"
@@ -135,12 +138,21 @@ def test_several_series_are_identified(csv):
     [
         ("", "toy.csv is empty"),
         ("\n \n", "toy.csv is empty"),
-        ("date,x\n", "toy.csv has a header and no rows"),
-        ("date\n2020-01-01\n", "line 1 must name a time column and others, got 'date'"),
-        ("2020-01-01,1\n2020-01-02,2\n", "line 1 must name the columns, got 2020-01-01, 1"),
-        ("date,x,x\n2020-01-01,1,2\n", "line 1: two columns are called 'x'"),
-        ("date,x\n2020-01-01,1\n\n2020-01-02\n", "line 4: 1 cells, the header names 2 columns"),
-        ("date,x\n2020-01-01,1\n2020-01-02,2,3\n", "line 3: 3 cells, the header names 2 columns"),
+        ("date,x\n", "toy.csv has a header but no rows"),
+        ("date\n2020-01-01\n", "line 1: the header must name at least two columns, got 'date'"),
+        (
+            "2020-01-01,1\n2020-01-02,2\n",
+            "line 1: the header must name the columns, got 2020-01-01, 1",
+        ),
+        ("date,x,x\n2020-01-01,1,2\n", "line 1: two columns are named 'x'"),
+        (
+            "date,x\n2020-01-01,1\n\n2020-01-02\n",
+            "line 4: expected 2 cells as in the header, got 1",
+        ),
+        (
+            "date,x\n2020-01-01,1\n2020-01-02,2,3\n",
+            "line 3: expected 2 cells as in the header, got 3",
+        ),
         ('date,x\n2020-01-01,"1\n', "toy.csv: .* EOF inside string"),
         ("date,x\n2020-01-01,1\n2020-01-02,b\n", "line 3, column 'x' must be .* got 'b'"),
         ("date,x\n2020-01-01,1\n2020-01-02,-inf\n", "line 3, column 'x' .* got '-inf'"),
@@ -150,25 +162,25 @@ def test_several_series_are_identified(csv):
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
         ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
         ("time,x\n1,1\n3,2\n2,3\n", "line 4: 2 comes after 3; sort the rows by time"),
-        ("time,x\n1,1\n1,2\n", "line 3: 1 is there already, in line 2"),
+        ("time,x\n1,1\n1,2\n", "line 3: 1 already occurs in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
-        ("date,x\n2020-01-01,a\n", "has no column of numbers beside 'date'"),
-        ("a,b\n1,x\n2,y\n", "has no column of times, only a, b: name one"),
-        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several columns of times, a, b: name one"),
+        ("date,x\n2020-01-01,a\n", "has no numeric column besides 'date'"),
+        ("a,b\n1,x\n2,y\n", "has no obvious time column; choose one of a, b with time"),
+        ("a,b,x\n2020-01-01,2020-01-01,1\n", "several time columns: a, b; choose one with time"),
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
             "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
         ),
         (
             "date,x\n2020-01-01,1\n2020-01-02,2\n2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is there already, in line 2",
+            "line 4: 2020-01-01 00:00:00 already occurs in line 2",
         ),
         (
             "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 is there already, in line 3",
+            "line 4: 2020-01-01 00:00:00 already occurs in line 3",
         ),
         (b"date,x\n2020-01-01,\xff\n", "toy.csv, line 2: not UTF-8"),
-        (b"date,x\n2020-01-01,1\x00\n", "toy.csv is not text; tables must be CSV"),
+        (b"date,x\n2020-01-01,1\x00\n", "toy.csv is a binary file; tables must be CSV"),
     ],
 )
 def test_errors_name_line_and_column(csv, text, reason):
@@ -182,8 +194,8 @@ def test_errors_name_line_and_column(csv, text, reason):
     [
         (dict(target="ot"), "has no column 'ot': did you mean 'OT'"),
         (dict(time="dates"), "has no column 'dates': did you mean 'date'"),
-        (dict(series="wholly other"), "has no column 'wholly other', it has date, load, OT"),
-        (dict(time="date", target="date"), "time and target must be two columns"),
+        (dict(series="wholly other"), "has no column 'wholly other'; it has date, load, OT"),
+        (dict(time="date", target="date"), "time and target must be different columns"),
         (dict(time="OT"), "line 2, column 'OT' must be a time such as .* got '2.5'"),
     ],
     ids=str,
@@ -200,14 +212,14 @@ def test_times_may_be_integers(csv, column, first):
     assert list(table.frame["ds"]) == [first, first + 1]
 
 
-def test_second_column_called_ds_raises(csv):
+def test_second_column_named_ds_raises(csv):
     with pytest.raises(ValueError, match="rename column 'ds'"):
         read_table(csv("when,ds\n2020-01-01,1\n"), time="when")
 
 
 def test_parquet_errors_name_the_row(csv):
     path = csv("not this", "toy.parquet")
-    with pytest.raises(ValueError, match=r"toy.parquet is not a parquet file"):
+    with pytest.raises(ValueError, match=r"toy.parquet is not a Parquet file"):
         read_table(path)
     times = pd.to_datetime(["2020-01-01", "2020-01-02"])
     pd.DataFrame({"ds": times, "y": ["1", "b"]}).to_parquet(path)
@@ -215,14 +227,14 @@ def test_parquet_errors_name_the_row(csv):
         read_table(path)
 
 
-def test_without_pandas_the_extra_is_named(csv, monkeypatch):
+def test_error_for_missing_pandas_names_the_extra(csv, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match=r"pandas is not installed.*eattn\[timeseries\]"):
         read_table(csv(GOOD))
 
 
 @pytest.mark.parametrize("file", ["Traffic/traffic.csv", "traffic_OT.csv"])
-def test_traffic_is_loaded_complete_or_reduced(tmp_path, file):
+def test_traffic_is_loaded_from_either_file(tmp_path, file):
     path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
     path.write_text("date,0,1,OT\n2016-07-01 02:00:00,1,2,3\n2016-07-01 03:00:00,4,5,6\n")
@@ -234,5 +246,5 @@ def test_traffic_is_loaded_complete_or_reduced(tmp_path, file):
 
 def test_dataset_without_its_target_raises(tmp_path):
     (tmp_path / "ETTh1.csv").write_text("date,OT,x\n2016-07-01,none at all,1\n")
-    with pytest.raises(ValueError, match=r"ETTh1.csv must have a column 'OT' of numbers"):
+    with pytest.raises(ValueError, match=r"ETTh1.csv must have a numeric column 'OT'"):
         load_forecasting("ETTh1", data_dir=tmp_path)

@@ -57,10 +57,10 @@ def test_missing_and_empty_files_raise(tmp_path):
 def test_validation_has_about_the_share_of_bytes():
     every = documents()
     text = split(every, share=0.2)
-    assert 0.1 < size(text.held_out) / size(every) <= 0.2
-    assert sorted(text.learnt + text.held_out) == sorted(every)
+    assert 0.1 < size(text.validation) / size(every) <= 0.2
+    assert sorted(text.train + text.validation) == sorted(every)
     order = {document: place for place, document in enumerate(every)}
-    for part in (text.learnt, text.held_out):
+    for part in (text.train, text.validation):
         assert [order[document] for document in part] == sorted(order[d] for d in part)
 
 
@@ -68,7 +68,7 @@ def test_split_depends_on_the_contents_only():
     text = split(documents())
     moved = [Document(f"elsewhere/{name}", content) for name, content in reversed(documents())]
     other = split(moved)
-    assert {d.content for d in other.held_out} == {d.content for d in text.held_out}
+    assert {d.content for d in other.validation} == {d.content for d in text.validation}
     assert split(documents(41)).fingerprint != text.fingerprint
     assert other.fingerprint != text.fingerprint  # another order is another run
 
@@ -82,18 +82,18 @@ def test_copies_and_empty_documents_are_left_out():
 def test_long_document_is_not_chosen_for_validation():
     long = Document("long", b"long " * 10_000)
     text = split([*documents(), long], share=0.05)
-    assert long in text.learnt
-    assert len(text.held_out) > 3
-    assert [d.name for d in split([long, Document("short", b"x")]).held_out] == ["short"]
+    assert long in text.train
+    assert len(text.validation) > 3
+    assert [d.name for d in split([long, Document("short", b"x")]).validation] == ["short"]
 
 
 def test_single_document_is_split_after_a_line():
     book = Document("book", b"".join(b"line %d\n" % n for n in range(100)))
     text = split([book, book])
-    assert text.learnt[0].content + text.held_out[0].content == book.content
-    assert text.held_out[0].content.startswith(b"line 9")
-    assert 0.03 < size(text.held_out) / len(book.content) < 0.08
-    assert size(split([Document("a", b"ab")]).held_out) == 1  # no lines to cut at
+    assert text.train[0].content + text.validation[0].content == book.content
+    assert text.validation[0].content.startswith(b"line 9")
+    assert 0.03 < size(text.validation) / len(book.content) < 0.08
+    assert size(split([Document("a", b"ab")]).validation) == 1  # no lines to cut at
 
 
 def test_invalid_input_raises():
@@ -108,6 +108,6 @@ def test_invalid_input_raises():
 def test_load_text_reads_files_or_the_library(tmp_path):
     for name, content in documents():
         (tmp_path / name).write_bytes(content)
-    assert len(load_text([tmp_path]).learnt) < 40
+    assert len(load_text([tmp_path]).train) < 40
     text = load_text()
-    assert 0.03 < size(text.held_out) / size(text.learnt + text.held_out) <= 0.05
+    assert 0.03 < size(text.validation) / size(text.train + text.validation) <= 0.05

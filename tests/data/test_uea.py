@@ -1,4 +1,4 @@
-"""`.ts` files: all that the archives write, and errors with their lines."""
+"""`.ts` files: formats of the archives, and errors that name the line."""
 
 import gzip
 from pathlib import Path
@@ -22,7 +22,7 @@ def ts(tmp_path):
     return write
 
 
-def test_samples_may_differ_in_length_and_miss_values(ts):
+def test_samples_may_have_unequal_lengths_and_missing_values(ts):
     samples = read_ts(ts(HEADER + "1,2.5:-3,4e2:yes\n5,?,7:NaN,9,nan: no \n"))
     assert (samples.name, samples.classes, samples.channels) == ("Toy", ("yes", "no"), 2)
     assert samples.lengths.tolist() == [2, 3]
@@ -40,7 +40,7 @@ def test_comments_blank_lines_and_unknown_tags_are_skipped(ts, end):
     assert [x.tolist() for x in samples.X] == [[[1, 2]], [[3, 4]]]
 
 
-def test_gzip_and_byte_order_mark_change_nothing(ts):
+def test_gzip_and_byte_order_mark_do_not_matter(ts):
     text = (HEADER + "1,2:yes\n").encode()
     plain = read_ts(ts(text))
     for other in (
@@ -78,7 +78,10 @@ def test_labels_may_be_undeclared_missing_or_numbers(ts, text, y, classes):
         (" \n\n", "toy.ts is empty"),
         ("1,2:yes\n", "has no line @data"),
         (HEADER, "has no samples after @data"),
-        (HEADER + "1,2:yes\n1,2:maybe\n", "line 6: label 'maybe' is not declared.*names yes, no"),
+        (
+            HEADER + "1,2:yes\n1,2:maybe\n",
+            "line 6: label 'maybe' is not declared.*declares yes, no",
+        ),
         (HEADER + "1,2\n", "line 5: a sample must end with ':' and its label"),
         (HEADER + "1,2:yes\n\n1,2\n", "line 7: Inconsistent number of dimensions"),
         (HEADER + "1,2:3:yes\n", "line 5: Channel 1 in case 1 has a different number of obs"),

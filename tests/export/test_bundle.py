@@ -1,4 +1,4 @@
-"""Exported folders: their content, and their examples, which run without eattn."""
+"""Exported folders and their example scripts, which run without eattn."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ from eattn.timeseries import EAForecaster
 
 @pytest.fixture(scope="module")
 def language(tmp_path_factory):
-    """The saved folder of a language model with a tokenizer, its export, and export.json."""
+    """Return the folder of a saved language model, its export, and export.json."""
     path = tmp_path_factory.mktemp("language")
     saved, out = path / "saved", path / "out"
     shape = dict(mixer="ea-2", num_hidden_layers=1, vocab_size=260, max_position_embeddings=24)
@@ -48,7 +48,7 @@ def test_language_model_example_generates_like_the_model(language):
     assert ran(out) == text + "\n"
 
 
-def test_whole_sequences_are_reread_without_a_step(tmp_path):
+def test_example_without_a_step_rereads_the_sequence(tmp_path):
     model = make(mixer="sa", num_hidden_layers=1, max_position_embeddings=12).float()
     about = export.save(model, tmp_path / "out", format="torch")
     assert list(about["graphs"]) == ["sequence"]
@@ -109,7 +109,7 @@ def test_forecaster_example_prints_the_forecast(tmp_path):
 
 @pytest.fixture
 def untraced(monkeypatch):
-    """Skip tracing, which is slow; `wrong` is added to the model's logits after five steps."""
+    """Replace slow tracing; return a function that sets an error of the logits after 5 steps."""
     graphs = {}
 
     def opened(folder, name, wrong=0.0):
@@ -132,7 +132,7 @@ def untraced(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [1e-3, math.nan])
-def test_graphs_that_differ_after_some_steps_are_not_kept(tmp_path, untraced, wrong):
+def test_graph_that_differs_from_the_model_is_removed(tmp_path, untraced, wrong):
     untraced(wrong)
     with pytest.raises(RuntimeError, match="the exported step differs from the model by"):
         export.save(make(mixer="ea-2", num_hidden_layers=1), tmp_path / "out", format="torch")

@@ -51,7 +51,7 @@ def test_set_expansion_makes_an_exact_model_linear():
 
 
 def squares(program):
-    """Return the shapes in a graph with two axes of the length of the series."""
+    """Return the shapes in a graph in which two axes have the length of the series."""
     found = [node.meta.get("val") for node in program.graph.nodes]
     shapes = [[str(n) for n in x.shape] for x in found if isinstance(x, torch.Tensor)]
     length = next(node.meta["val"].shape[1] for node in program.graph.nodes if node.name == "x")
@@ -60,7 +60,7 @@ def squares(program):
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "last"])
 def test_step_of_a_causal_classifier_matches_the_model(pooling, tmp_path):
-    """Trace one pooling only: the poolings differ in one line."""
+    """Only one pooling is traced, because they differ in one line."""
     model = made(mixer="ea-2", causal=True, pooling=pooling, calendar=["hour"])
     graph = export.step(model)
     x, times = draw(2, 6, C, seed=0).float(), torch.arange(6).expand(2, 6).unsqueeze(-1)
@@ -77,14 +77,14 @@ def test_step_of_a_causal_classifier_matches_the_model(pooling, tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "no step unless it is causal"),
+        ({}, "only a causal classifier has a step"),
         (dict(causal=True, embed="conv"), "needs embed='linear'"),
         (dict(causal=True, patch=2), "needs patch=1"),
         (dict(causal=True, pooling="flatten", max_len=9), "needs pooling='mean'"),
-        (dict(causal=True, mixer="ea"), "keeps every token"),
+        (dict(causal=True, mixer="ea"), "its state grows with each token"),
     ],
 )
-def test_classifier_without_a_step_names_the_reason(options, why):
+def test_error_of_a_missing_step_names_the_reason(options, why):
     with pytest.raises(ValueError, match=why):
         export.step(made(**options))
 
@@ -94,7 +94,9 @@ def test_max_len_of_one_raises():
         export.sequence(made(max_len=1)).torch()
 
 
-def test_missing_package_is_named_with_its_extra(monkeypatch):
+def test_error_for_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(ModuleNotFoundError, match=r'onnxscript: pip install "eattn\[export\]"'):
+    with pytest.raises(
+        ModuleNotFoundError, match=r'onnxscript is not installed: pip install "eattn\[export\]"'
+    ):
         export.sequence(made(mixer="ea-2")).onnx()

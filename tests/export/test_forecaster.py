@@ -23,7 +23,7 @@ def model():
     torch.manual_seed(0)
     options = dict(calendar=FIELDS, differences=True, residual=True, positions=True, max_len=1000)
     model = Forecaster(C, mixer="ea-q5", dim=8, depth=1, **options).eval()
-    torch.nn.init.normal_(model.head.weight)  # which begins at 0
+    torch.nn.init.normal_(model.head.weight)  # zero by default
     return model
 
 
@@ -54,7 +54,7 @@ def test_sequence_matches_the_model_for_any_length(model, sequence, B, L):
         assert_close(got["expected"], want, **CLOSE)
 
 
-def test_padded_rows_continue_from_their_own_ends(model, sequence, step):
+def test_padded_rows_continue_from_their_last_valid_value(model, sequence, step):
     x, times = series(3, 9)
     mask = torch.tensor([[1] * 9, [0, 1, 1, 0, 1, 1, 1, 0, 0], [0] * 9], dtype=torch.bool)
     then, when = series(3, 1)
@@ -62,12 +62,12 @@ def test_padded_rows_continue_from_their_own_ends(model, sequence, step):
         out = whole(x, mask, times)
         after = one(then[:, 0], state_of(out), when[:, 0])
         for row in range(3):
-            real = mask[row]
-            known, known_times = x[row : row + 1, real], times[row : row + 1, real]
+            valid = mask[row]
+            known, known_times = x[row : row + 1, valid], times[row : row + 1, valid]
             full = torch.cat([known, then[row : row + 1]], 1)
             with torch.no_grad():
                 want = model(full, calendar=torch.cat([known_times, when[row : row + 1]], 1))[0]
-            assert_close(out["expected"][row, real], want[:-1], **CLOSE)
+            assert_close(out["expected"][row, valid], want[:-1], **CLOSE)
             assert_close(after["expected"][row], want[-1], **CLOSE)
 
 
@@ -90,7 +90,7 @@ def lagged():
 
 
 def test_model_with_lags_reads_values_one_by_one(lagged):
-    """Not traced: test_bundle.py traces such a model."""
+    """The graphs are not traced here; test_bundle.py traces such a model."""
     sequence, step = forecaster.sequence(lagged, lags=3), forecaster.step(lagged, lags=3)
     assert "past" in step.input_names
     x, _ = series(2, 40)

@@ -1,4 +1,4 @@
-"""Graphs of language models: whole texts and single tokens. test_bundle.py has them as ONNX."""
+"""Graphs of language models: whole texts and single tokens; test_bundle.py tests ONNX."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_sequence_matches_the_model_for_any_length(model, sequence, B, L):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_row_matches_the_row_alone_and_continues(model, sequence, step, side):
+def test_padded_row_matches_the_single_row(model, sequence, step, side):
     rows = [ids(1, L, seed=L)[0] for L in (9, 4, 1)]
     tokens, mask = padded(rows, side)
     then = torch.tensor([3, 4, 5])
@@ -85,7 +85,7 @@ def test_many_steps_match_the_model(model, step):
 @pytest.mark.parametrize(
     ("mixer", "longest"), [("sa", None), ("sa", 30), ("aft", 30), ("ea", None)]
 )
-def test_mixers_that_keep_every_token_have_no_step(mixer, longest):
+def test_mixers_with_growing_state_have_no_step(mixer, longest):
     model = make(mixer=mixer, num_hidden_layers=1, max_position_embeddings=longest).float()
     assert export.sequence(model).output_names == ["logits"]
     with pytest.raises(ValueError, match=f"{mixer!r} cannot be exported.* use ea-N, ea-qN, la"):

@@ -1,4 +1,4 @@
-"""What cannot work says so, and says what would."""
+"""Invalid inputs raise an error that says what is allowed."""
 
 import json
 import subprocess
@@ -19,42 +19,42 @@ def raises(error: type[Exception], text: str):
     return pytest.raises(error, match=text)
 
 
-def test_a_token_beyond_the_vocabulary_is_named():
+def test_token_outside_vocabulary_raises():
     model = make()
     for token in (VOCAB, 30000, -1):
-        with raises(ValueError, f"from 0 to {VOCAB - 1}, .*got {token}: is the tokenizer"):
+        with raises(ValueError, f"from 0 to {VOCAB - 1}, .*got {token}: use the tokenizer"):
             model(torch.tensor([[1, token, 2]]))
 
 
-def test_an_empty_prompt_is_named():
+def test_empty_prompt_raises():
     model, nothing = make(), torch.zeros(1, 0, dtype=torch.long)
-    with raises(ValueError, "at least one token a row, got none"):
+    with raises(ValueError, "at least one token per row, got an empty prompt"):
         model(nothing)
     with raises(ValueError, "empty|at least one token"):
         model.generate(nothing, max_new_tokens=3)
     with raises(ValueError, "at least one token"):
         model(inputs_embeds=torch.zeros(1, 0, 12).double())
-    with raises(ValueError, "no token to go on from in row 1"):
+    with raises(ValueError, "a valid token in every row, got none in row 1"):
         mask = torch.tensor([[1, 1], [0, 0]])
         model.generate(ids(2, 2), attention_mask=mask, max_new_tokens=3)
 
 
-def test_a_text_longer_than_the_learned_positions_is_named():
+def test_text_longer_than_learned_positions_raises():
     model = make(max_position_embeddings=10)
     assert model(ids(1, 10)).logits.shape[1] == 10
     with raises(ValueError, "token 11 has no learned position, as max_position_embeddings = 10"):
         model(ids(1, 11))
     with raises(ValueError, "token 11 has no learned position"):
         model(ids(1, 1), past_key_values=model(ids(1, 10)).past_key_values)
-    with raises(ValueError, "need 14 positions, and max_position_embeddings = 10"):
-        model.generate(ids(1, 5), max_new_tokens=10)  # before the first token, not at the last
+    with raises(ValueError, "need 14 positions, but max_position_embeddings = 10"):
+        model.generate(ids(1, 5), max_new_tokens=10)  # raises before the first token
     mask = torch.ones(2, 20, dtype=torch.long)
-    mask[:, :15] = 0  # which takes up no position
+    mask[:, :15] = 0  # padding takes up no position
     tokens = ids(2, 20)
     assert model.generate(tokens, attention_mask=mask, max_new_tokens=6).shape == (2, 26)
 
 
-def test_a_mask_of_wrong_shape_is_named():
+def test_mask_of_wrong_shape_raises():
     model = make()
     with raises(ValueError, r"attention_mask must be \[B, L\] = \[2, 5\], .* got shape \(2, 4\)"):
         model(ids(2, 5), attention_mask=torch.ones(2, 4))
@@ -65,34 +65,34 @@ def test_a_mask_of_wrong_shape_is_named():
         model(ids(2, 1), attention_mask=torch.ones(2, 5), past_key_values=cache)
 
 
-def test_a_cache_that_does_not_fit_is_named():
+def test_cache_that_does_not_fit_raises():
     model = make()
     with raises(TypeError, "must be an eattn.hf.EACache, got DynamicCache"):
         model(ids(2, 5), past_key_values=DynamicCache())
-    with raises(ValueError, "a layer for each of 2, got 3"):
+    with raises(ValueError, "must have 2 layers like the model, got 3"):
         model(ids(2, 5), past_key_values=EACache(3))
     cache = model(ids(2, 5)).past_key_values
-    with raises(ValueError, "holds 2 rows, and these inputs have 3"):
+    with raises(ValueError, "must have 3 rows like the inputs, got 2"):
         model(ids(3, 1), past_key_values=cache)
-    with raises(ValueError, "has read 5 tokens already and input_ids has 5"):
+    with raises(ValueError, "has read 5 tokens and input_ids has 5: add at least one token"):
         model.generate(ids(2, 5), past_key_values=cache, max_new_tokens=2)
     with raises(ValueError, "needs a causal model"):
         make(EAModel, causal=False)(ids(2, 5), past_key_values=EACache(2))
 
 
-def test_packing_goes_with_neither_mask_nor_cache():
+def test_packing_with_mask_or_cache_raises():
     model, offsets = make(), torch.tensor([0, 2, 5], dtype=torch.int32)
     with raises(ValueError, "cu_seqlens cannot be combined with attention_mask"):
         model(ids(1, 5), cu_seqlens=offsets, attention_mask=torch.ones(1, 5))
     with raises(ValueError, "cu_seqlens cannot be combined with"):
         model(ids(1, 5), cu_seqlens=offsets, past_key_values=EACache(2))
-    with raises(ValueError, "in one row, got 2 rows"):
+    with raises(ValueError, "packed in one row, got 2 rows"):
         model(ids(2, 5), cu_seqlens=offsets)
     with raises(ValueError, "must run from 0 to L = 5"):
         model(ids(1, 5), cu_seqlens=offsets[:-1])
 
 
-def test_tokens_or_embeddings_but_not_both():
+def test_exactly_one_of_tokens_and_embeddings_is_required():
     model = make()
     for given in ({}, dict(input_ids=ids(1, 2), inputs_embeds=torch.zeros(1, 2, 12).double())):
         with raises(ValueError, "exactly one of input_ids and inputs_embeds"):
@@ -102,29 +102,32 @@ def test_tokens_or_embeddings_but_not_both():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (dict(prompt_lookup_num_tokens=2), "assisted generation does not work.*cannot forget"),
-        (dict(penalty_alpha=0.6, top_k=4), "generates by greedy_search, .*not by contrastive"),
-        (dict(num_beams=4, num_beam_groups=2, diversity_penalty=1.0), "not by group_beam"),
-        (dict(dola_layers="low"), "not by dola"),
-        (dict(cache_implementation="static"), "must be left out, got 'static'"),
-        (dict(cache_implementation="quantized"), "must be left out, got 'quantized'"),
-        (dict(cache_implementation="offloaded"), "must be left out, got 'offloaded'"),
+        (dict(prompt_lookup_num_tokens=2), "does not support assisted generation.*cannot remove"),
+        (dict(penalty_alpha=0.6, top_k=4), "does not support contrastive.*: use greedy_search"),
+        (
+            dict(num_beams=4, num_beam_groups=2, diversity_penalty=1.0),
+            "does not support group_beam",
+        ),
+        (dict(dola_layers="low"), "does not support dola"),
+        (dict(cache_implementation="static"), "must be omitted, got 'static'"),
+        (dict(cache_implementation="quantized"), "must be omitted, got 'quantized'"),
+        (dict(cache_implementation="offloaded"), "must be omitted, got 'offloaded'"),
     ],
     ids=str,
 )
-def test_a_way_of_generating_that_cannot_work_is_named(options, text):
+def test_unsupported_generation_mode_raises(options, text):
     with raises(ValueError, text):
         make().generate(ids(1, 3), max_new_tokens=3, **options)
 
 
-def test_a_state_is_not_rolled_back():
+def test_cache_cannot_be_rolled_back():
     model = make()
-    with raises(ValueError, "assisted generation does not work"):
+    with raises(ValueError, "does not support assisted generation"):
         model.generate(ids(1, 3), max_new_tokens=3, assistant_model=make())
     cache = model(ids(1, 3)).past_key_values
-    with raises(NotImplementedError, "cannot forget"):
+    with raises(NotImplementedError, "cannot remove tokens"):
         cache.crop(-1)
-    with raises(NotImplementedError, "cannot forget"):
+    with raises(NotImplementedError, "cannot remove tokens"):
         cache.activate_past_recording()
     assert not cache.is_croppable
 
@@ -132,20 +135,20 @@ def test_a_state_is_not_rolled_back():
 # ---- weights and folders -------------------------------------------------------------------------
 
 
-def test_weights_that_are_nan_are_named(tmp_path):
+def test_error_for_nan_names_the_weight(tmp_path):
     model = make()
     with torch.no_grad():
         model.model.layers[1].ffn[0].weight[2, 3] = torch.nan
     name = "model.layers.1.ffn.0.weight"
     for sample in (False, True):
-        with raises(ValueError, f"logits are NaN; the weight {name} holds NaN"):
+        with raises(ValueError, f"logits of the model are NaN: the weight {name} contains NaN"):
             model.generate(ids(1, 3), max_new_tokens=2, do_sample=sample)
     model.save_pretrained(tmp_path)
-    with raises(ValueError, f"{tmp_path}: the weight {name} holds NaN"):
+    with raises(ValueError, f"{tmp_path}: the weight {name} contains NaN"):
         EAForCausalLM.from_pretrained(tmp_path)
 
 
-def test_a_folder_that_is_no_model_is_named(tmp_path):
+def test_folder_without_model_raises(tmp_path):
     for kind in (EAForCausalLM, AutoModelForCausalLM):
         with raises((OSError, ValueError), str(tmp_path)):
             kind.from_pretrained(tmp_path)
@@ -155,14 +158,14 @@ def test_a_folder_that_is_no_model_is_named(tmp_path):
         EAForCausalLM.from_pretrained(tmp_path)
 
 
-def test_a_folder_with_another_kind_of_model_is_named(tmp_path):
+def test_folder_with_another_model_type_raises(tmp_path):
     tiny = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     BertModel(BertConfig(vocab_size=9, **tiny)).save_pretrained(tmp_path)
     with raises(ValueError, "a model of type 'bert', not 'eattn'"):
         EAForCausalLM.from_pretrained(tmp_path)
 
 
-def test_a_vocabulary_of_another_size_is_named(tmp_path):
+def test_vocabulary_of_another_size_raises(tmp_path):
     make().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 50}))
@@ -170,17 +173,17 @@ def test_a_vocabulary_of_another_size_is_named(tmp_path):
         EAForCausalLM.from_pretrained(tmp_path)
 
 
-def test_a_causal_checkpoint_is_no_masked_one(tmp_path):
+def test_causal_checkpoint_does_not_load_as_masked_model(tmp_path):
     make().save_pretrained(tmp_path)
     with raises(ValueError, r"EAForMaskedLM needs .*from_pretrained\(..., causal=False"):
         EAForMaskedLM.from_pretrained(tmp_path)
 
 
-def test_without_transformers_the_extra_is_named():
+def test_error_without_transformers_names_the_extra():
     code = """
 import sys
 sys.modules["transformers"] = None
-for name in ("eattn.hf", "eattn.lm", "eattn.lm.run"):
+for name in ("eattn.hf", "eattn.lm", "eattn.lm.training"):
     try:
         __import__(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The configuration: BERT's names, checked; and the Auto classes that know it."""
+"""EAConfig: field names of BERT, checks, and Auto classes."""
 
 import json
 
@@ -48,7 +48,7 @@ kinds = pytest.mark.parametrize("kind", AUTOS, ids=lambda kind: kind.__name__)
     ],
     ids=str,
 )
-def test_it_builds_with_any_one_field_of_berts_alone(field):
+def test_config_accepts_each_field_of_bert(field):
     (name,) = field
     assert hasattr(BertConfig(), name)
     made = EAConfig(**field)
@@ -57,13 +57,13 @@ def test_it_builds_with_any_one_field_of_berts_alone(field):
     assert block.ffn_dim == (field.get("intermediate_size") or 4 * block.dim)
 
 
-def test_by_default_no_length_is_too_long():
+def test_default_config_does_not_limit_length():
     made = EAConfig()
     assert (made.norm, made.max_position_embeddings, made.short_conv) == ("pre", None, 4)
 
 
 @pytest.mark.parametrize(("hidden_size", "heads"), [(768, 12), (64, 8), (35, 7), (13, 1)])
-def test_heads_divide_the_hidden_size(hidden_size, heads):
+def test_default_heads_divide_hidden_size(hidden_size, heads):
     assert EAConfig(hidden_size=hidden_size).num_attention_heads == heads
 
 
@@ -81,12 +81,12 @@ def test_heads_divide_the_hidden_size(hidden_size, heads):
     ],
     ids=str,
 )
-def test_a_wrong_field_is_named(field, error, text):
+def test_invalid_field_raises(field, error, text):
     with pytest.raises(error, match=text):
         EAConfig(**field)
 
 
-def test_it_is_stored_and_found_again(tmp_path):
+def test_config_survives_save_and_load(tmp_path):
     made = config(mixer="ea-q17", short_conv=None, norm="post", causal=False, num_labels=5)
     made.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
@@ -96,13 +96,13 @@ def test_it_is_stored_and_found_again(tmp_path):
 
 
 @kinds
-def test_the_auto_classes_know_every_model(kind):
-    assert eattn.hf.EAModel is EAModel  # the root finds the module too
+def test_auto_classes_make_every_model(kind):
+    assert eattn.hf.EAModel is EAModel  # also through the lazy root
     assert type(AUTOS[kind].from_config(config())) is kind
 
 
 @kinds
-def test_the_class_decides_what_the_config_leaves_open(kind):
+def test_model_class_sets_causal_if_config_omits_it(kind):
     given = config()
     made = kind(given)
     causal = kind in (EAModel, EAForCausalLM)
@@ -110,7 +110,7 @@ def test_the_class_decides_what_the_config_leaves_open(kind):
     assert all(layer.config.causal is causal for layer in made.base_model.layers)
 
 
-def test_a_contradiction_is_named():
+def test_contradictory_causal_raises():
     with pytest.raises(ValueError, match="EAForCausalLM needs causal=True"):
         EAForCausalLM(config(causal=False))
     with pytest.raises(ValueError, match="EAForMaskedLM needs causal=False"):
@@ -118,7 +118,7 @@ def test_a_contradiction_is_named():
     assert EAForSequenceClassification(config(causal=True)).config.causal
 
 
-def test_another_models_config_is_refused(tmp_path):
+def test_config_of_another_model_raises(tmp_path):
     BertConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="a model of type 'bert', not 'eattn'"):
         EAConfig.from_pretrained(tmp_path)

@@ -1,7 +1,7 @@
-"""`generate`, held to what the GenerationTesterMixin of transformers asks of a stateful model.
+"""`generate`, following the GenerationTesterMixin of transformers for stateful models.
 
-What cannot work (assisted decoding, other caches, contrastive search) raises: see
-test_bad_input.py. Left out: attention outputs, encoder-decoder and multimodal inputs.
+Unsupported modes (assisted decoding, other caches, contrastive search) are in test_bad_input.py.
+Attention outputs, encoder-decoder and multimodal inputs do not apply.
 """
 
 import copy
@@ -38,7 +38,7 @@ ways = pytest.mark.parametrize("way", WAYS)
 
 
 def make(**changes):
-    """Untied: a model that says again what it hears would prove little."""
+    """Make a model with untied embeddings, as a tied one tends to repeat its input."""
     return made(tie_word_embeddings=False, **changes)
 
 
@@ -48,20 +48,20 @@ def generate(model, tokens=None, *, new=6, **options):
 
 
 def full(model, tokens=None, **options):
-    """With all that a call can return."""
+    """Generate and return all outputs."""
     kept = dict(return_dict_in_generate=True, output_logits=True, output_scores=True)
     return generate(model, tokens, **{"do_sample": False, **kept, **options})
 
 
-# ---- with the cache as without -------------------------------------------------------------------
+# ---- the cache has no effect on the output -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("mixer", "way"), [*((m, "several beams") for m in MIXERS), *(("ea-6", way) for way in WAYS)]
 )
-def test_the_cache_changes_no_token(mixer, way):
+def test_cache_does_not_change_generated_tokens(mixer, way):
     model = make(mixer=mixer)
-    options = dict(no_repeat_ngram_size=1, **WAYS[way])  # one token for ever would prove little
+    options = dict(no_repeat_ngram_size=1, **WAYS[way])  # no token repeats
     with_cache = generate(model, ids(2, 5), **options)
     without = generate(model, ids(2, 5), use_cache=False, **options)
     assert torch.equal(with_cache, without)
@@ -71,7 +71,7 @@ def test_the_cache_changes_no_token(mixer, way):
 
 @mixers
 @shapes
-def test_greedy_logits_are_those_of_one_forward(mixer, shape):
+def test_greedy_logits_match_one_forward(mixer, shape):
     model = make(mixer=mixer, **SHAPES[shape])
     out = full(model, ids(2, 5), new=12)
     logits = torch.stack(out.logits, 1)
@@ -80,17 +80,17 @@ def test_greedy_logits_are_those_of_one_forward(mixer, shape):
     assert torch.equal(want.argmax(-1), out.sequences[:, 5:])
 
 
-def test_the_state_is_as_large_after_the_first_token_as_after_many():
+def test_cache_size_does_not_depend_on_length():
     model = make()
     sizes = [full(model, ids(2, 5), new=new).past_key_values.nbytes for new in (1, 40)]
     assert sizes[0] == sizes[1] > 0
 
 
-# Samples of several rows come from one stream of random numbers.
+# Without sampling, as all rows share one random generator
 @pytest.mark.parametrize("way", [way for way in WAYS if not WAYS[way]["do_sample"]])
 @shapes
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_batch_generates_what_each_row_does_alone(way, shape, side):
+def test_padding_does_not_change_generated_tokens(way, shape, side):
     model = make(**SHAPES[shape])
     rows = [ids(1, n, seed=n)[0] for n in (7, 4, 1)]
     tokens, mask = padded(rows, side)
@@ -101,24 +101,24 @@ def test_a_padded_batch_generates_what_each_row_does_alone(way, shape, side):
         assert torch.equal(together[:, 7:], torch.cat(alone))
 
 
-def test_padding_that_is_not_told_is_seen_by_its_token():
+def test_missing_mask_is_inferred_from_padding_token():
     model = make()
     rows = [ids(1, n, seed=n)[0] for n in (7, 4)]
     tokens, mask = padded(rows, "left")
-    told = generate(model, tokens, attention_mask=mask, do_sample=False)
-    assert torch.equal(generate(model, tokens, do_sample=False), told)
+    want = generate(model, tokens, attention_mask=mask, do_sample=False)
+    assert torch.equal(generate(model, tokens, do_sample=False), want)
 
 
-# ---- going on ------------------------------------------------------------------------------------
+# ---- continuation and prompts --------------------------------------------------------------------
 
 
 @mixers
 @shapes
-def test_a_returned_cache_is_gone_on_from(mixer, shape):
+def test_generation_continues_from_returned_cache(mixer, shape):
     model, tokens = make(mixer=mixer, **SHAPES[shape]), ids(2, 5)
     whole = generate(model, tokens, new=12, do_sample=False)
     first = full(model, tokens, new=5)
-    assert first.past_key_values.get_seq_length() == 9  # the last token was not read yet
+    assert first.past_key_values.get_seq_length() == 9  # the last token has not been read
     mask = torch.ones_like(first.sequences)
     options = dict(attention_mask=mask, past_key_values=first.past_key_values)
     second = full(model, first.sequences, new=7, **options)
@@ -128,8 +128,8 @@ def test_a_returned_cache_is_gone_on_from(mixer, shape):
 
 @shapes
 @torch.no_grad()
-def test_one_prompt_serves_several_questions(shape):
-    """A cache of the prompt, copied; several new tokens at once; padding on either side of it."""
+def test_copied_prompt_cache_serves_several_continuations(shape):
+    """Each continuation has several tokens and starts from a copy of the padded prompt's cache."""
     model = make(**SHAPES[shape])
     tokens, mask = padded([ids(1, n, seed=n)[0] for n in (6, 3)], "left")
     prompt = model(tokens, attention_mask=mask).past_key_values
@@ -143,21 +143,21 @@ def test_one_prompt_serves_several_questions(shape):
         assert torch.equal(got, want)
 
 
-def test_embeddings_begin_a_text():
+def test_generation_starts_from_embeddings():
     model, tokens = make(), ids(2, 5)
     embedded = model.get_input_embeddings()(tokens)
     for way in ("greedy", "beams"):
         want = generate(model, tokens, **WAYS[way])
         got = generate(model, inputs_embeds=embedded, **WAYS[way])
         assert torch.equal(got, want[:, 5:])
-    mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])  # on the right, too
+    mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])  # padding on the right
     want = generate(model, tokens, attention_mask=mask, do_sample=False)
     got = generate(model, inputs_embeds=embedded, attention_mask=mask, do_sample=False)
     assert torch.equal(got, want[:, 5:])
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_a_prompt_may_be_read_in_chunks(chunk):
+def test_chunked_prefill_does_not_change_generated_tokens(chunk):
     model = make(max_position_embeddings=40)
     tokens, mask = padded([ids(1, n, seed=n)[0] for n in (8, 2)], "left")
     want = generate(model, tokens, attention_mask=mask, do_sample=False)
@@ -165,18 +165,18 @@ def test_a_prompt_may_be_read_in_chunks(chunk):
     assert torch.equal(got, want)
 
 
-def test_without_a_prompt_it_begins_with_its_first_token():
+def test_generation_without_prompt_starts_with_bos_token():
     model = make(bos_token_id=7)
     assert torch.equal(
         generate(model, do_sample=False), generate(model, torch.tensor([[7]]), do_sample=False)
     )
 
 
-# ---- what else a user asks for -------------------------------------------------------------------
+# ---- outputs, streaming and pipelines ------------------------------------------------------------
 
 
 @ways
-def test_outputs_are_those_of_every_other_model(way):
+def test_generate_returns_standard_outputs(way):
     model = make()
     out = full(model, ids(2, 5), output_hidden_states=True, **WAYS[way])
     assert isinstance(out.past_key_values, EACache)
@@ -186,7 +186,7 @@ def test_outputs_are_those_of_every_other_model(way):
     assert isinstance(model, GenerationMixin) and model.can_generate()
 
 
-def test_a_text_ends_at_its_last_token():
+def test_generation_stops_at_eos_token():
     model = make()
     greedy = generate(model, ids(2, 5), do_sample=False)
     end = int(greedy[0, 7])
@@ -195,7 +195,7 @@ def test_a_text_ends_at_its_last_token():
     assert row[row.index(end) + 1 :] == [0] * (len(row) - row.index(end) - 1)
 
 
-def test_only_the_last_logits_are_worked_out():
+def test_logits_to_keep_selects_logits():
     model = make()
     want = model(ids(2, 5)).logits
     assert_close(model(ids(2, 5), logits_to_keep=2).logits, want[:, -2:])
@@ -203,7 +203,7 @@ def test_only_the_last_logits_are_worked_out():
 
 
 def letters() -> PreTrainedTokenizerFast:
-    """A tokenizer of one token per letter."""
+    """Return a tokenizer with one token per letter."""
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {"<pad>": 0, "?": 1} | {chr(96 + i): i + 1 for i in range(1, 27)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
@@ -212,7 +212,7 @@ def letters() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", padding_side="left")
 
 
-def test_text_is_streamed_as_it_comes():
+def test_streamed_text_matches_generated_text():
     tokenizer = letters()
     model = make(vocab_size=len(tokenizer))
     batch = tokenizer(["hello"], return_tensors="pt", return_token_type_ids=False)
@@ -225,7 +225,7 @@ def test_text_is_streamed_as_it_comes():
     assert streamed == tokenizer.decode(model.generate(**batch, **options)[0, 5:])
 
 
-def test_a_pipeline_takes_a_padded_batch(tmp_path):
+def test_pipeline_accepts_padded_batch(tmp_path):
     tokenizer = letters()
     make(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -236,7 +236,7 @@ def test_a_pipeline_takes_a_padded_batch(tmp_path):
     assert alone[0]["generated_text"].startswith("hello")
 
 
-def test_it_generates_with_a_compiled_forward():
+def test_compiled_forward_generates_same_tokens():
     model, tokens = make(), ids(2, 5)
     want = generate(model, tokens, new=4, do_sample=False)
     model.forward = torch.compile(model.forward, backend="eager")

@@ -1,8 +1,7 @@
-"""The models, held to what the ModelTesterMixin of transformers asks of one.
+"""The models, following the ModelTesterMixin of transformers.
 
-Left out: attention outputs and the equivalence of attention implementations (there is one, and it
-keeps no weights), 4-D masks, chunked feed-forward, fp32 modules, several devices, quantisation.
-Export is tested in tests/export.
+Attention outputs, attention implementations, 4-D masks, chunked feed-forward, fp32 modules, several
+devices and quantisation do not apply. Export is tested in tests/export.
 """
 
 import copy
@@ -33,11 +32,11 @@ sides = pytest.mark.parametrize("side", ["left", "right"])
 
 
 def output(model, *args, **kwargs):
-    """Logits, or hidden states where there is no head."""
+    """Return the logits, or the hidden states of a model without a head."""
     return model(*args, **kwargs)[0]
 
 
-# ---- one function, however it is called ----------------------------------------------------------
+# ---- equivalent calls ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def output(model, *args, **kwargs):
         *itertools.product(KINDS, ["ea-6"], SHAPES),
     ],
 )
-def test_a_padded_batch_gives_each_row_what_it_gives_alone(kind, mixer, shape):
+def test_padding_does_not_change_outputs(kind, mixer, shape):
     model = make(kind, mixer=mixer, **SHAPES[shape])
     rows = [ids(1, n, seed=n)[0] for n in (9, 4, 1)]
     for side in ("left", "right"):
@@ -60,14 +59,14 @@ def test_a_padded_batch_gives_each_row_what_it_gives_alone(kind, mixer, shape):
 
 @mixers
 @shapes
-def test_with_the_cache_is_as_without(mixer, shape):
-    """Token by token, several tokens at once, and both."""
+def test_cache_does_not_change_logits(mixer, shape):
+    """Read the text token by token, in chunks, and in a mix of both."""
     model, tokens = make(mixer=mixer, **SHAPES[shape]), ids(2, 12)
     want = model(tokens, use_cache=False)
     assert want.past_key_values is None
-    for cuts in ([1] * 12, [5, 7], [3, 1, 1, 4, 3]):
+    for sizes in ([1] * 12, [5, 7], [3, 1, 1, 4, 3]):
         cache, got = None, []
-        for part in tokens.split(cuts, 1):
+        for part in tokens.split(sizes, 1):
             out = model(part, past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             got.append(out.logits)
@@ -77,8 +76,8 @@ def test_with_the_cache_is_as_without(mixer, shape):
 
 @shapes
 @sides
-@pytest.mark.parametrize("whole", [True, False], ids=["mask so far", "mask of these"])
-def test_a_padded_prefill_goes_on_as_if_there_were_no_padding(shape, side, whole):
+@pytest.mark.parametrize("whole", [True, False], ids=["mask of all tokens", "mask of new tokens"])
+def test_padded_prefill_continues_as_without_padding(shape, side, whole):
     model = make(**SHAPES[shape])
     rows = [ids(1, n, seed=n)[0] for n in (6, 2)]
     tokens, mask = padded(rows, side)
@@ -91,9 +90,9 @@ def test_a_padded_prefill_goes_on_as_if_there_were_no_padding(shape, side, whole
         assert_close(got[i], model(torch.cat([row, more[i]])[None]).logits[0, len(row) :])
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])  # a classifier has one text a row
+@pytest.mark.parametrize("kind", KINDS[:3])  # a classifier takes one text per row
 @shapes
-def test_packed_sequences_are_each_alone(kind, shape):
+def test_packed_sequences_match_separate_sequences(kind, shape):
     model, lengths = make(kind, **SHAPES[shape]), [4, 1, 6]
     tokens = ids(1, 11)
     alone = torch.cat([output(model, part) for part in tokens.split(lengths, 1)], 1)
@@ -105,7 +104,7 @@ def test_packed_sequences_are_each_alone(kind, shape):
     assert_close(two, alone.repeat(2, 1, 1))
 
 
-def test_the_collator_of_packed_sequences_is_understood():
+def test_offsets_of_flattening_collator_are_used():
     from transformers import DataCollatorWithFlattening
 
     model = make()
@@ -123,7 +122,7 @@ def test_the_collator_of_packed_sequences_is_understood():
 
 
 @kinds
-def test_embeddings_and_tuples_change_no_output(kind):
+def test_embeddings_and_tuples_give_same_output(kind):
     model, tokens = make(kind), ids(2, 7)
     model.set_input_embeddings(copy.deepcopy(model.get_input_embeddings()))
     embedded = model.get_input_embeddings()(tokens)
@@ -136,7 +135,7 @@ def test_embeddings_and_tuples_change_no_output(kind):
 
 @kinds
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_hidden_states_are_those_between_blocks(kind, norm):
+def test_hidden_states_are_inputs_of_blocks(kind, norm):
     model = make(kind, norm=norm)
     states = model(ids(2, 7), output_hidden_states=True).hidden_states
     assert [tuple(x.shape) for x in states] == [(2, 7, 12)] * 3
@@ -151,7 +150,7 @@ def test_hidden_states_are_those_between_blocks(kind, norm):
 
 @kinds
 @sides
-def test_nothing_is_read_behind_the_mask(kind, side):
+def test_masked_tokens_are_never_read(kind, side):
     model = make(kind)
     tokens, mask = padded([ids(1, n, seed=n)[0] for n in (7, 3)], side)
     clean = model.get_input_embeddings()(tokens).detach()
@@ -177,14 +176,14 @@ def loss_of(model, tokens):
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.__name__)
 @shapes
-def test_every_weight_is_trained(kind, shape):
+def test_every_weight_gets_a_gradient(kind, shape):
     model, tokens = make(kind, **SHAPES[shape]).train(), ids(3, 8)
     loss_of(model, tokens).backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
-    assert model(tokens).get("past_key_values") is None  # none is kept while training
+    assert model(tokens).get("past_key_values") is None  # no cache in training
 
 
-def test_the_loss_is_that_of_the_next_token():
+def test_loss_is_cross_entropy_of_next_token():
     model, tokens = make(), ids(2, 6)
     labels = tokens.clone()
     labels[0, 3] = -100
@@ -206,7 +205,7 @@ def test_gradient_checkpointing_changes_no_gradient(kind, reentrant):
     layer = model.model.layers[0]
     layer.register_forward_pre_hook(lambda *_: calls.append(1))
     loss_of(model, tokens).backward()
-    assert len(calls) == 2  # once more in the backward
+    assert len(calls) == 2  # forward and recomputation in the backward
     for name, p in model.named_parameters():
         assert_close(p.grad, want[name])
     model.gradient_checkpointing_disable()
@@ -221,13 +220,13 @@ def test_gradient_checkpointing_changes_no_gradient(kind, reentrant):
         ("regression", torch.tensor([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]]).double()),
     ],
 )
-def test_a_classifier_has_the_usual_problems(problem, labels):
+def test_classifier_supports_all_problem_types(problem, labels):
     model = make(EAForSequenceClassification, num_labels=3, problem_type=problem)
     out = model(ids(2, 5), labels=labels)
     assert out.logits.shape == (2, 3) and out.loss.isfinite()
 
 
-def test_a_causal_classifier_reads_the_last_token_a_full_one_all():
+def test_classifier_pools_last_token_if_causal_else_mean():
     tokens = ids(1, 6)
     for causal in (True, False):
         model = make(EAForSequenceClassification, causal=causal)
@@ -236,7 +235,7 @@ def test_a_causal_classifier_reads_the_last_token_a_full_one_all():
         assert_close(model(tokens).logits, model.score(pooled))
 
 
-def test_a_compiled_model_trains_alike():
+def test_compiled_model_has_same_gradients():
     model, tokens = make().train(), ids(2, 8)
     loss_of(model, tokens).backward()
     want = [p.grad.clone() for p in model.parameters()]
@@ -253,10 +252,10 @@ def test_a_compiled_model_trains_alike():
     ("kind", "mixer"),
     [*((EAForCausalLM, mixer) for mixer in MIXERS), *((kind, MIXERS[2]) for kind in KINDS)],
 )
-def test_what_is_saved_comes_back_to_the_bit(kind, mixer, tmp_path):
+def test_saved_model_loads_bit_identical(kind, mixer, tmp_path):
     model, tokens = make(kind, mixer=mixer, max_position_embeddings=30), ids(2, 7)
     with torch.no_grad():
-        model.train()(tokens)  # a learnt centre is a buffer
+        model.train()(tokens)  # a learned center is a buffer
         model.eval().save_pretrained(tmp_path)
     assert [path.suffix for path in tmp_path.glob("model*")] == [".safetensors"]
     again, report = kind.from_pretrained(tmp_path, output_loading_info=True)
@@ -269,8 +268,8 @@ def test_what_is_saved_comes_back_to_the_bit(kind, mixer, tmp_path):
     assert_close(output(again, tokens), output(model, tokens), rtol=1e-12, atol=1e-12)
 
 
-def test_a_trunk_goes_under_another_head(tmp_path):
-    """And what is not in the file begins as it would in a new model, buffers included."""
+def test_saved_model_loads_with_another_head(tmp_path):
+    """Weights and buffers that are missing in the file are initialised as in a new model."""
     model = make(mixer="ea-6+center")
     model.save_pretrained(tmp_path)
     tokens = ids(2, 7)
@@ -290,8 +289,8 @@ def test_a_trunk_goes_under_another_head(tmp_path):
         assert 0.3 < block.mixer.conv.weight.std() < 0.5
 
 
-def test_blocks_begin_as_those_of_eattn_nn():
-    """Keys and queries in the range of the series, whatever transformers would have them be."""
+def test_blocks_are_initialised_as_in_eattn_nn():
+    """Queries and keys start in the accurate range of the series, not with initializer_range."""
     torch.manual_seed(0)
     model = EAModel(config(hidden_size=96))
     block = model.layers[0]
@@ -301,11 +300,11 @@ def test_blocks_begin_as_those_of_eattn_nn():
     assert float(model.embed_tokens.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
 
 
-def test_words_go_out_by_the_weights_they_come_in_by():
+def test_output_embeddings_are_tied_to_input_embeddings():
     for kind, head in ((EAForCausalLM, "lm_head"), (EAForMaskedLM, "decoder")):
-        tied, apart = make(kind), make(kind, tie_word_embeddings=False)
+        tied, untied = make(kind), make(kind, tie_word_embeddings=False)
         assert getattr(tied, head).weight is tied.model.embed_tokens.weight
-        assert getattr(apart, head).weight is not apart.model.embed_tokens.weight
+        assert getattr(untied, head).weight is not untied.model.embed_tokens.weight
         assert tied.get_output_embeddings() is getattr(tied, head)
         names = [name for name, _ in tied.named_parameters()]
         assert f"{head}.weight" not in names
@@ -313,7 +312,7 @@ def test_words_go_out_by_the_weights_they_come_in_by():
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_the_vocabulary_can_grow_and_shrink(kind, tied, tmp_path):
+def test_vocabulary_can_be_resized(kind, tied, tmp_path):
     model, tokens = make(kind, tie_word_embeddings=tied), ids(2, 7) % 20
     want = output(model, tokens)
     for size in (VOCAB + 7, 20):
@@ -330,20 +329,20 @@ def test_the_vocabulary_can_grow_and_shrink(kind, tied, tmp_path):
 
 
 @kinds
-def test_the_library_finds_everything_where_it_looks(kind):
+def test_model_follows_conventions_of_transformers(kind):
     model = make(kind)
     assert model.main_input_name == "input_ids"
     assert list(signature(model.forward).parameters)[:2] == ["input_ids", "attention_mask"]
-    loose = [
+    unregistered = [
         f"{name}.{field}"
         for name, module in model.named_modules()
         for field, value in vars(module).items()
-        if isinstance(value, torch.Tensor)  # parameters and buffers are not among these
+        if isinstance(value, torch.Tensor)  # excludes parameters and buffers
     ]
-    assert not loose
+    assert not unregistered
 
 
-def test_weights_come_from_a_dictionary_or_a_pickle_too(tmp_path):
+def test_weights_load_from_state_dict_or_pickle(tmp_path):
     model, tokens = make(), ids(2, 7)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     weights = torch.load(tmp_path / "weights.pt", weights_only=True)
@@ -352,17 +351,17 @@ def test_weights_come_from_a_dictionary_or_a_pickle_too(tmp_path):
     assert torch.equal(output(fresh, tokens), output(model, tokens))
     given = EAForCausalLM.from_pretrained(None, config=model.config, state_dict=weights)
     assert torch.equal(output(given, tokens), output(model, tokens))
-    turned = make()
-    first = turned.model.layers[0].ffn[0]
+    transposed = make()
+    first = transposed.model.layers[0].ffn[0]
     first.weight = torch.nn.Parameter(first.weight.detach().T.contiguous().T)
-    turned.save_pretrained(tmp_path)
+    transposed.save_pretrained(tmp_path)
     again = EAForCausalLM.from_pretrained(tmp_path)
     assert again.model.layers[0].ffn[0].weight.is_contiguous()
     assert_close(output(again, tokens), output(model, tokens))
 
 
-def test_a_loss_over_several_batches_counts_all_their_tokens():
-    """As the Trainer asks for when it accumulates gradients."""
+def test_loss_is_normalised_by_num_items_in_batch():
+    """The Trainer passes it when it accumulates gradients."""
     model, tokens = make(), ids(2, 6)
     mean = model(tokens, labels=tokens).loss
     assert_close(model(tokens, labels=tokens, num_items_in_batch=20).loss, mean * 10 / 20)
@@ -379,7 +378,7 @@ def test_half_precision_keeps_sums_in_float32():
 
 
 @pytest.mark.parametrize("mixer", ["ea-6", "ea-q17", "la", "linear-rnn", "gru"])
-def test_a_cache_keeps_its_size(mixer):
+def test_cache_keeps_its_size(mixer):
     model, cache = make(mixer=mixer), EACache(2)
     sizes = []
     for part in (ids(2, 1), ids(2, 30), ids(2, 1)):
@@ -390,7 +389,7 @@ def test_a_cache_keeps_its_size(mixer):
 
 @mixers
 @torch.no_grad()
-def test_rows_of_a_cache_are_selected_and_repeated(mixer):
+def test_cache_rows_are_selected_and_repeated(mixer):
     model, tokens = make(mixer=mixer, max_position_embeddings=30), ids(3, 6)
     _, mask = padded([torch.ones(n) for n in (6, 4, 1)], "left")
     cache = model(tokens, attention_mask=mask).past_key_values
@@ -410,8 +409,8 @@ def test_rows_of_a_cache_are_selected_and_repeated(mixer):
     assert_close(model(tokens, past_key_values=cache).logits, model(tokens).logits)
 
 
-def test_a_compiled_step_is_compiled_once():
-    """Decoding changes no shape and no constant, so token 3 and token 9 share their code."""
+def test_decoding_step_compiles_once():
+    """Decoding changes no shape and no constant, so all steps share their code."""
     graphs = []
 
     def count(graph, _):
@@ -433,7 +432,7 @@ def test_a_compiled_step_is_compiled_once():
     assert len(graphs) == settled
 
 
-def test_the_trainer_trains_it(tmp_path):
+def test_trainer_reduces_loss(tmp_path):
     from transformers import Trainer, TrainingArguments
 
     torch.manual_seed(0)

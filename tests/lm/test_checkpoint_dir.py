@@ -1,4 +1,4 @@
-"""A model's folder: transformers reads it, and what is no such folder is told."""
+"""The directory of a model: transformers reads it, and invalid ones raise."""
 
 import json
 import shutil
@@ -9,20 +9,22 @@ import torch
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
 from text_helpers import TINY, documents, text
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from eattn.lm import Settings, checkpoint_dir, learn, load, save, train_bpe
-from eattn.lm.checkpoint_dir import begin, check_free, goes_on, tokenizer_of
+from eattn.data.text import split
+from eattn.lm import LMConfig, load, save, train_bpe, train_lm
+from eattn.lm.checkpoint_dir import check_free, start
 
-SETTINGS = Settings(**TINY)
+CONFIG = LMConfig(**TINY)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     out = tmp_path_factory.mktemp("saved") / "model"
-    learnt = learn(text(), SETTINGS)
-    save(learnt, out, text(), SETTINGS)
-    return out, learnt
+    start(out, text(), CONFIG, force=False)
+    trained = train_lm(text(), CONFIG)
+    save(trained, out, text(), CONFIG)
+    return out, trained
 
 
 @pytest.fixture
@@ -31,73 +33,49 @@ def copy(saved, tmp_path):
 
 
 def test_transformers_reads_it(saved):
-    out, learnt = saved
+    out, trained = saved
     model = AutoModelForCausalLM.from_pretrained(out)
     tokenizer = AutoTokenizer.from_pretrained(out)
     tokens = tokenizer("the cat", return_tensors="pt")["input_ids"]
-    assert torch.equal(model(tokens).logits, learnt.model(tokens).logits)
+    assert torch.equal(model(tokens).logits, trained.model(tokens).logits)
     assert model.generate(tokens, max_new_tokens=5, do_sample=False).shape[1] <= 12
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 256
 
 
-def test_it_says_how_it_came_about_and_nothing_is_left_over(saved):
-    out, learnt = saved
-    told = json.loads((out / "training.json").read_text())
-    assert told["settings"]["mixer"] == "ea-6"
-    assert told["settings"]["text"] == text().fingerprint
-    assert told["held_out"] == [document.name for document in text().held_out]
-    assert told["points"][-1]["bits_per_byte"] == learnt.points[-1].bits_per_byte
+def test_the_history_is_saved_and_the_checkpoint_removed(saved):
+    out, trained = saved
+    about = json.loads((out / "training.json").read_text())
+    assert about["config"]["mixer"] == "ea-6"
+    assert about["config"]["text"] == text().fingerprint
+    assert about["validation"] == [document.name for document in text().validation]
+    assert about["points"][-1]["bits_per_byte"] == trained.points[-1].bits_per_byte
     assert not (out / "checkpoint").exists()
 
 
-def test_ours_reads_it_too_and_it_may_be_overwritten_with_force_only(copy):
+def test_a_model_is_overwritten_with_force_only(copy):
     model, tokenizer = load(copy)
     assert len(tokenizer) == model.config.vocab_size == 257
     with pytest.raises(ValueError, match="copy holds a model already: --force overwrites it"):
         check_free(copy, force=False)
     check_free(copy, force=True)
-    learnt = learn(text(), Settings(**TINY | dict(hidden=8)))
-    save(learnt, copy, text(), SETTINGS)
+    save(train_lm(text(), LMConfig(**TINY | dict(hidden=8))), copy, text(), CONFIG)
     assert load(copy)[0].config.hidden_size == 8
 
 
-def test_a_checkpoint_goes_when_the_model_is_on_the_disk(saved, tmp_path, monkeypatch):
-    synced = []
-
-    def sync(path):
-        assert goes_on(tmp_path, text(), SETTINGS, force=False)
-        synced.append(path.name)
-
-    begin(tmp_path, text(), SETTINGS)
-    monkeypatch.setattr(checkpoint_dir, "sync", sync)
-    save(saved[1], tmp_path, text(), SETTINGS)
-    assert sorted(synced[:-1]) == sorted(path.name for path in tmp_path.iterdir())
-    assert synced[-1] == tmp_path.name
-
-
-@pytest.mark.parametrize("work", ["save", "begin"])
-def test_what_a_kill_leaves_of_a_checkpoint_is_no_run_to_go_on_with(
-    saved, tmp_path, monkeypatch, work
-):
-    remove = shutil.rmtree
-
-    def killed(path, **options):
-        if path.name == "checkpoint":
-            raise KeyboardInterrupt
-        remove(path, **options)
-
-    begin(tmp_path, text(), SETTINGS)
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        if work == "save":
-            save(saved[1], tmp_path, text(), SETTINGS)
-        else:
-            begin(tmp_path, text(), SETTINGS)
-    assert (tmp_path / "checkpoint").exists()
-    assert not goes_on(tmp_path, text(), SETTINGS, force=False)
+def test_a_failed_save_keeps_the_checkpoint(saved, tmp_path, monkeypatch):
+    out = tmp_path / "model"
+    start(out, text(), CONFIG, force=False)
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save(saved[1], out, text(), CONFIG)
+    with pytest.raises(ZeroDivisionError):  # another run would replace the checkpoint
+        start(out, text(), LMConfig(**TINY | dict(mixer="sa")), force=True)
+    start(out, text(), CONFIG, force=False)
+    assert sorted(path.name for path in (out / "checkpoint").iterdir()) == ["run.json", "tokenizer"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_of_other_things_is_never_written_to(tmp_path):
+def test_a_folder_with_other_files_is_never_overwritten(tmp_path):
     (tmp_path / "thesis.tex").touch()
     for force in (False, True):
         with pytest.raises(ValueError, match=r"holds thesis.tex, which is no part of a model"):
@@ -107,60 +85,53 @@ def test_a_folder_of_other_things_is_never_written_to(tmp_path):
     check_free(tmp_path / "new", force=False)
 
 
-# ---- a run that was begun ------------------------------------------------------------------------
-
-
-def test_a_run_goes_on_only_as_the_one_it_was(tmp_path):
-    assert not goes_on(tmp_path, text(), SETTINGS, force=False)
-    begin(tmp_path, text(), SETTINGS)
-    assert goes_on(tmp_path, text(), SETTINGS, force=False)
-    assert goes_on(tmp_path, text(), SETTINGS, force=True)
-    other = Settings(**TINY | dict(mixer="sa"))
-    told = r"settings.json is of another run: mixer was ea-6 and is sa; .*--force starts anew"
-    with pytest.raises(ValueError, match=told):
-        goes_on(tmp_path, text(), other, force=False)
-    assert not goes_on(tmp_path, text(), other, force=True)
-
-
-def test_another_text_is_another_run(tmp_path):
-    from eattn.data.text import split
-
-    begin(tmp_path, text(), SETTINGS)
+def test_only_the_same_run_is_resumed(tmp_path):
+    start(tmp_path, text(), CONFIG, force=False)
+    mark = tmp_path / "checkpoint" / "last.pt"
+    mark.touch()
+    for force in (False, True):
+        start(tmp_path, text(), CONFIG, force=force)
+        assert mark.exists()
+    other = LMConfig(**TINY | dict(mixer="sa"))
+    message = r"another configuration: mixer was ea-6 and is sa; .*--force starts again"
+    with pytest.raises(ValueError, match=message):
+        start(tmp_path, text(), other, force=False)
     with pytest.raises(ValueError, match=r"text was \w+ and is \w+"):
-        goes_on(tmp_path, split(documents(25)), SETTINGS, force=False)
+        start(tmp_path, split(documents(25)), CONFIG, force=False)
+    assert mark.exists()
+    start(tmp_path, text(), other, force=True)
+    assert not mark.exists()
 
 
-def test_its_tokenizer_is_made_once(tmp_path):
-    settings = Settings(**TINY | dict(tokenizer="bpe", vocab=280))
-    begin(tmp_path, text(), settings)
-    found = tokenizer_of(tmp_path / "checkpoint").backend_tokenizer.to_str()
-    assert found == train_bpe(text().learnt, 280).backend_tokenizer.to_str()
+def test_the_tokenizer_of_a_run_is_trained_once(tmp_path):
+    start(tmp_path, text(), LMConfig(**TINY | dict(tokenizer="bpe", vocab=280)), force=False)
+    found = PreTrainedTokenizerFast.from_pretrained(tmp_path / "checkpoint" / "tokenizer")
+    expected = train_bpe(text().train, 280).backend_tokenizer.to_str()
+    assert found.backend_tokenizer.to_str() == expected
 
 
-# ---- what is no model ----------------------------------------------------------------------------
-
-
-def test_what_is_no_model_is_named(tmp_path, copy):
+def test_a_folder_without_a_model_raises(tmp_path, copy):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    begin(tmp_path / "begun", text(), SETTINGS)
+    start(tmp_path / "started", text(), CONFIG, force=False)
     for name, reason in (
-        ("gone", "must be the folder of a saved model, there is none"),
+        ("gone", "must be the folder of a saved model, it does not exist"),
         ("file", "must be the folder of a saved model, got a file"),
         ("empty", "holds no saved model: it has no config.json"),
-        ("begun", "holds no saved model: it is still being trained"),
+        ("started", "holds no saved model: it is still being trained"),
     ):
         with pytest.raises(ValueError, match=f"{name} {reason}"):
             load(tmp_path / name)
-    (copy / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="holds a model of type 'bert', not a language model"):
-        load(copy)
-    (copy / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged, no JSON"):
-        load(copy)
+    for content, reason in (
+        ('{"model_type": "bert"}', "holds a model of type 'bert', not a language model"),
+        ("{", r"config.json is damaged, no JSON"),
+    ):
+        (copy / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=reason):
+            load(copy)
 
 
-def test_a_tokenizer_of_another_model_is_named(copy):
+def test_a_tokenizer_of_another_model_raises(copy):
     train_bpe(documents(), 280).save_pretrained(copy)
     with pytest.raises(ValueError, match=r"tokenizer has 280 tokens and .* vocab_size = 257"):
         load(copy)

@@ -1,4 +1,4 @@
-"""Tokens: bytes and BPE come back as they went in, whole or piece by piece, and from a folder."""
+"""Tokenizers: bytes and BPE decode to the text they encoded, at once or as tokens come."""
 
 import json
 
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from eattn.data.text import Document
-from eattn.lm.tokenizer import BYTES, END, byte_tokenizer, encode, spelling, train_bpe, writer
+from eattn.lm.tokenizer import BYTES, END, byte_tokenizer, decode, encode, spelling, train_bpe
 
 ODD = "naïve 日本 🙂\r\n\ttab\x00 end"
 
@@ -22,13 +22,13 @@ def tokenizer(request):
     return byte_tokenizer() if request.param == "bytes" else train_bpe(documents(), 280)
 
 
-def test_bytes_are_their_own_tokens():
+def test_a_token_of_the_byte_tokenizer_is_a_byte():
     ids = byte_tokenizer()(ODD)["input_ids"]
     assert ids == list(ODD.encode())
     assert len(byte_tokenizer()) == BYTES + 1
 
 
-def test_a_bpe_has_bytes_and_the_end_first_and_is_shorter_than_bytes():
+def test_a_bpe_begins_with_bytes_and_is_shorter():
     bpe = train_bpe(documents(), 280)
     assert len(bpe) == 280
     assert spelling(bpe)[:BYTES] == [bytes([n]) for n in range(BYTES)]
@@ -36,14 +36,14 @@ def test_a_bpe_has_bytes_and_the_end_first_and_is_shorter_than_bytes():
     assert len(bpe(sentence)["input_ids"]) < 0.6 * len(sentence.encode())
 
 
-def test_any_text_comes_back_as_it_was(tokenizer):
+def test_any_text_is_decoded_exactly(tokenizer):
     ids = tokenizer(ODD)["input_ids"]
     assert tokenizer.decode(ids) == ODD
     assert b"".join(spelling(tokenizer)[token] for token in ids) == ODD.encode()
     assert tokenizer.eos_token_id == tokenizer.bos_token_id == tokenizer.pad_token_id == BYTES
 
 
-def test_documents_are_encoded_alike_and_the_name_of_the_end_is_no_end_in_them(tokenizer):
+def test_the_name_of_the_end_token_is_plain_text(tokenizer):
     made = [*documents(), Document("odd", f"{ODD} {END} after".encode())]
     found = list(encode(tokenizer, made))
     spelled = spelling(tokenizer)
@@ -54,7 +54,7 @@ def test_documents_are_encoded_alike_and_the_name_of_the_end_is_no_end_in_them(t
     assert found[0].tolist() == tokenizer(made[0].content.decode())["input_ids"]
 
 
-def test_bytes_need_not_be_a_text_but_a_bpe_says_which_document_is_none():
+def test_only_bytes_accept_documents_that_are_not_utf8():
     wrong = [Document("data.bin", b"good\xff")]
     assert next(iter(encode(byte_tokenizer(), wrong))).tolist() == [*b"good\xff"]
     with pytest.raises(ValueError, match=r"data.bin is not UTF-8 \(byte 4\), .* bytes takes any"):
@@ -63,18 +63,18 @@ def test_bytes_need_not_be_a_text_but_a_bpe_says_which_document_is_none():
         train_bpe(wrong, 280)
 
 
-def test_a_vocabulary_too_small_for_bytes_is_named():
+def test_a_vocabulary_smaller_than_bytes_raises():
     with pytest.raises(ValueError, match=r"vocab must be above 257, .* got 257"):
         train_bpe(documents(), 257)
 
 
-def test_two_trainings_give_the_same_tokenizer():
-    first, second = (train_bpe(text().learnt, 280).backend_tokenizer.to_str() for _ in range(2))
+def test_training_a_bpe_is_deterministic():
+    first, second = (train_bpe(text().train, 280).backend_tokenizer.to_str() for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("kind", [AutoTokenizer, PreTrainedTokenizerFast])
-def test_a_saved_one_is_read_by_transformers_without_us(tokenizer, kind, tmp_path):
+def test_transformers_loads_a_saved_tokenizer(tokenizer, kind, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     again = kind.from_pretrained(tmp_path, local_files_only=True)
     assert again(ODD)["input_ids"] == tokenizer(ODD)["input_ids"]
@@ -84,33 +84,26 @@ def test_a_saved_one_is_read_by_transformers_without_us(tokenizer, kind, tmp_pat
     assert "auto_map" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
 
 
-# ---- as it comes ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (b"\xe2\x82a\xffb\xf0", ["�a", "�", "b", "�"]),  # invalid bytes delay nothing
+        ([BYTES, 5000, 97], ["a"]),  # the end, and a token beyond the vocabulary
+    ],
+)
+def test_invalid_bytes_are_replaced(tokens, expected):
+    assert list(decode(byte_tokenizer(), tokens)) == expected
 
 
-def test_characters_are_written_when_they_are_whole(tokenizer):
-    made = writer(tokenizer)
-    parts = [made.write(token) for token in tokenizer(ODD)["input_ids"]]
+def test_characters_are_decoded_when_complete(tokenizer):
+    parts = list(decode(tokenizer, tokenizer(ODD)["input_ids"]))
     assert "".join(parts) == ODD
-    assert "�" not in "".join(parts)
-    assert made.rest() == ""
+    assert len(parts) > 5
 
 
-def test_what_is_no_character_is_written_as_such_and_holds_nothing_up():
-    made = writer(byte_tokenizer())
-    assert [made.write(byte) for byte in b"\xe2\x82a\xffb"] == ["", "", "�a", "�", "b"]
-    assert made.write(0xF0) == ""
-    assert made.rest() == "�"
-
-
-def test_the_end_and_tokens_beyond_the_vocabulary_write_nothing():
-    made = writer(byte_tokenizer())
-    assert made.write(BYTES) == made.write(5000) == ""
-
-
-def test_another_kind_of_tokenizer_is_written_as_its_library_does():
+def test_another_kind_of_tokenizer_is_decoded_by_its_library():
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
     assert spelling(tokenizer) is None
-    made = writer(tokenizer)
-    assert "".join([*map(made.write, [1, 2, 1]), made.rest()]) == "the cat the"
+    assert "".join(decode(tokenizer, [1, 2, 1])) == "the cat the"

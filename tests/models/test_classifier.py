@@ -1,4 +1,4 @@
-"""The classifier: a padded batch gives each row what it gives alone, whatever the options."""
+"""SequenceClassifier: padding has no effect, with any pooling, embedding and mixer."""
 
 import copy
 import itertools
@@ -20,7 +20,7 @@ LENGTHS = torch.tensor([[9], [4], [1]])
 RIGHT = torch.arange(9) < LENGTHS
 LEFT = RIGHT.flip(1)
 FIELDS = ("hour", "weekday")
-# Every mixer with one kind of pooling and embedding, and all of these with EA.
+# Every mixer with one pooling and embedding, and EA with all of them
 VARIANTS = [
     *((m, POOLINGS[i % 4], ("linear", "conv")[i // 4 % 2]) for i, m in enumerate(MIXERS)),
     *itertools.product(["ea-6"], POOLINGS, ["linear", "conv"]),
@@ -39,7 +39,7 @@ def some_times(B: int, L: int) -> torch.Tensor:
 
 
 def padded(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
-    """Row b has the first n_b tokens of x[b] where the mask is True, `fill` elsewhere."""
+    """Place the first tokens of each row where the mask is True, and `fill` elsewhere."""
     out = torch.full_like(x, fill)
     out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
     return out
@@ -56,18 +56,18 @@ def alone(model: SequenceClassifier, x: torch.Tensor, times=None) -> torch.Tenso
 @poolings
 @embeds
 @pytest.mark.parametrize(("patch", "mask"), [(2, RIGHT), (4, LEFT), (12, LEFT)])
-def test_patches_hide_no_sample_and_show_no_padding(pooling, embed, mask, patch):
+def test_patches_use_all_samples_and_no_padding(pooling, embed, mask, patch):
     model, x = model_of(pooling=pooling, embed=embed, patch=patch), draw(3, 9, 3, seed=0)
     logits = model(padded(x, mask, torch.nan), key_mask=mask)
     assert_close(logits, alone(model, x))
-    for sample in range(9):  # each of them matters
+    for sample in range(9):  # every sample affects the logits
         changed = x.clone()
         changed[0, sample] += 1.0
         if pooling != "max":
             assert not torch.equal(alone(model, changed)[0], logits[0])
 
 
-def test_a_patch_is_one_token_of_all_its_samples():
+def test_patch_is_one_token_of_its_samples():
     model = model_of(patch=3)
     plain = SequenceClassifier(9, 4, mixer="ea-6", dim=8, depth=2, heads=2, max_len=4).double()
     plain.load_state_dict(model.state_dict())
@@ -80,7 +80,7 @@ def test_padding_changes_neither_logits_nor_gradients(mixer, pooling, embed):
     model, x = model_of(mixer, pooling=pooling, embed=embed), draw(3, 9, 3, seed=0)
 
     def with_gradients(y: torch.Tensor) -> list[torch.Tensor]:
-        # Parameters that nothing depends on: aft's positions when a row has one token.
+        # allow_unused: the positions of aft have no effect if a row has one token.
         grads = torch.autograd.grad(y.pow(3).sum(), list(model.parameters()), allow_unused=True)
         return [y, *(g for g in grads if g is not None)]
 
@@ -92,7 +92,7 @@ def test_padding_changes_neither_logits_nor_gradients(mixer, pooling, embed):
 
 @poolings
 @embeds
-def test_a_gap_is_closed(pooling, embed):
+def test_masked_gap_is_skipped(pooling, embed):
     model, x = model_of(pooling=pooling, embed=embed), draw(1, 9, 3, seed=0)
     kept = [0, 1, 4, 5, 8]
     mask = torch.zeros(1, 9, dtype=torch.bool)
@@ -101,14 +101,14 @@ def test_a_gap_is_closed(pooling, embed):
 
 
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
-def test_times_are_those_of_the_real_tokens(mask):
+def test_masked_times_are_ignored(mask):
     model, x, times = model_of(calendar=FIELDS), draw(3, 9, 3, seed=0), some_times(3, 9)
-    hidden = padded(times, mask, -99)
-    assert_close(model(padded(x, mask, torch.nan), mask, hidden), alone(model, x, times))
+    masked = padded(times, mask, -99)
+    assert_close(model(padded(x, mask, torch.nan), mask, masked), alone(model, x, times))
 
 
 @pytest.mark.parametrize(("mixer", "pooling", "embed"), VARIANTS)
-def test_a_row_without_tokens_gives_the_bias_of_the_head(mixer, pooling, embed):
+def test_row_without_tokens_gives_bias_of_head(mixer, pooling, embed):
     model, x = model_of(mixer, pooling=pooling, embed=embed), draw(2, 9, 3, seed=0)
     mask = torch.tensor([[True], [False]]).expand(2, 9)
     y = model(x.masked_fill(~mask.unsqueeze(-1), torch.nan), key_mask=mask)
@@ -131,13 +131,13 @@ def encoded(model: SequenceClassifier, x: torch.Tensor) -> torch.Tensor:
         ("flatten", lambda y: torch.cat([F.gelu(y).flatten(1), y.new_zeros(3, 3 * 8)], 1)),
     ],
 )
-def test_each_pooling_is_its_formula(pooling, formula):
+def test_pooling_matches_formula(pooling, formula):
     model, x = model_of(pooling=pooling), draw(3, 9, 3, seed=0)
     assert_close(model(x), model.head(formula(encoded(model, x))))
 
 
 @pytest.mark.parametrize(
-    ("mixer", "pooling"),  # the last token sees less
+    ("mixer", "pooling"),  # not "last", which does not depend on all parameters
     [*((m, "mean") for m in MIXERS), ("ea-6", "max"), ("ea-6", "flatten")],
 )
 def test_every_parameter_gets_a_gradient(mixer, pooling):
@@ -146,14 +146,14 @@ def test_every_parameter_gets_a_gradient(mixer, pooling):
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 
-def test_positions_can_be_left_out():
+def test_positions_are_optional():
     model, x = model_of(positions=False), draw(2, 9, 3, seed=0)
-    assert_close(model(x), model(x.flip(1)))  # EA sees a set
+    assert_close(model(x), model(x.flip(1)))  # EA treats tokens as a set
     assert not torch.allclose(model_of()(x), model_of()(x.flip(1)))
     assert model(draw(1, 700, 3, seed=0)).isfinite().all()
 
 
-def test_a_causal_classifier_sees_nothing_later():
+def test_causal_classifier_ignores_later_tokens():
     model, x = model_of(causal=True, pooling="last"), draw(1, 9, 3, seed=0)
     mask = torch.arange(9).unsqueeze(0) < 5
     assert_close(model(x, key_mask=mask), model(x[:, :5]))
@@ -168,17 +168,21 @@ def test_a_causal_classifier_sees_nothing_later():
         (lambda m, x: m(x.long()), TypeError, "x must be a floating-point tensor, got torch.int64"),
         (lambda m, x: m(x, RIGHT[:, :5]), ValueError, "key_mask must be"),
         (lambda m, x: m(x, RIGHT.float()), TypeError, "key_mask must be a bool tensor"),
-        (lambda m, x: m(x, calendar=some_times(3, 9)), ValueError, "made without one"),
+        (
+            lambda m, x: m(x, calendar=some_times(3, 9)),
+            ValueError,
+            "a model without calendar fields",
+        ),
         (lambda m, x: m(torch.cat([x, x], 1)), ValueError, "L = 18 .*max_len = 12"),
     ],
 )
 @pytest.mark.parametrize("pooling", ["mean", "flatten"])
-def test_wrong_input_is_named(call, error, message, pooling):
+def test_invalid_input_raises(call, error, message, pooling):
     with pytest.raises(error, match=message):
         call(model_of(pooling=pooling), draw(3, 9, 3, seed=0))
 
 
-def test_a_calendar_that_is_missing_or_misshapen_is_named():
+def test_missing_or_misshapen_calendar_raises():
     model, x = model_of(calendar=FIELDS), draw(3, 9, 3, seed=0)
     with pytest.raises(ValueError, match="calendar is missing: this model reads hour, weekday"):
         model(x)
@@ -197,7 +201,7 @@ def test_a_calendar_that_is_missing_or_misshapen_is_named():
         (dict(width=3), TypeError, "unknown option 'width'"),
     ],
 )
-def test_wrong_options_are_named(options, error, message):
+def test_invalid_options_raise(options, error, message):
     with pytest.raises(error, match=message):
         model_of(**options)
     with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
@@ -205,7 +209,7 @@ def test_wrong_options_are_named(options, error, message):
 
 
 @poolings
-def test_a_model_is_stored_and_copied(pooling):
+def test_model_survives_state_dict_and_deepcopy(pooling):
     model, x = model_of(pooling=pooling, embed="conv"), draw(3, 9, 3, seed=0)
     other = SequenceClassifier(3, 4, model.config, pooling=pooling, embed="conv").double()
     other.load_state_dict(model.state_dict())
@@ -215,7 +219,7 @@ def test_a_model_is_stored_and_copied(pooling):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "flatten"])
-def test_a_compiled_classifier_gives_the_same_values_and_gradients(pooling):
+def test_compiled_classifier_gives_same_values_and_gradients(pooling):
     model, x = model_of(pooling=pooling, embed="conv"), draw(3, 9, 3, seed=0)
     y, expected = torch.compile(model, backend="aot_eager")(x, LEFT), model(x, LEFT)
     assert_close(y, expected)
@@ -224,7 +228,7 @@ def test_a_compiled_classifier_gives_the_same_values_and_gradients(pooling):
 
 
 @pytest.mark.slow
-def test_an_exported_classifier_takes_any_batch_and_length():
+def test_exported_classifier_takes_any_batch_and_length():
     model, sizes = (
         model_of(embed="conv"),
         {0: torch.export.Dim("B"), 1: torch.export.Dim("L", max=12)},

@@ -1,4 +1,4 @@
-"""The forecaster: rolling out with the state is re-running the whole prefix, for every mixer."""
+"""Forecaster: a rollout with the state matches running on the whole prefix, for every mixer."""
 
 import copy
 import io
@@ -13,15 +13,15 @@ from eattn.nn import MIXERS
 from eattn.nn.block import TransformerConfig
 
 mixers = pytest.mark.parametrize("mixer", MIXERS)
-# aft has one place for all rows: it goes on from rows of equal length only.
-anywhere = pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "aft"])
+# aft has the same position in all rows, so it cannot decode rows of unequal length.
+unequal_mixers = pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "aft"])
 CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
 FIELDS = ("weekday", "hour")
 HORIZON = 5
 LENGTHS = [7, 3, 1]
 RIGHT = torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)
 masks = pytest.mark.parametrize("mask", [RIGHT, RIGHT.flip(1)], ids=["right", "left"])
-# Every option at once, and none
+# No options, and all options
 options = pytest.mark.parametrize(
     "options",
     [{}, dict(calendar=FIELDS, positions=True, max_len=32, residual=True, differences=True)],
@@ -41,44 +41,44 @@ def times_for(model: Forecaster, B: int, L: int) -> torch.Tensor | None:
     return torch.randint(0, 7, (B, L, 2), generator=torch.Generator().manual_seed(0))
 
 
-def cut(x: torch.Tensor | None, *index) -> torch.Tensor | None:
+def take(x: torch.Tensor | None, *index) -> torch.Tensor | None:
     return None if x is None else x[index]
 
 
 def rerun(model: Forecaster, x: torch.Tensor, horizon: int, times=None) -> torch.Tensor:
-    """The forecast by reading all that is known, again for every value."""
+    """Forecast by running the model on all values so far, for every new value."""
     L = x.shape[1]
     for n in range(L, L + horizon):
-        times_so_far = cut(times, slice(None), slice(0, n))
+        times_so_far = take(times, slice(None), slice(0, n))
         x = torch.cat([x, model(x, calendar=times_so_far)[:, -1:]], 1)
     return x[:, L:]
 
 
 @mixers
 @options
-def test_rolling_out_with_the_state_is_rerunning_the_prefix(mixer, options):
+def test_rollout_matches_rerunning_the_prefix(mixer, options):
     model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7 + HORIZON)
     whole = model.rollout(x, HORIZON, calendar=times)
     assert_close(whole, rerun(model, x, HORIZON, times), rtol=0, atol=1e-12)
-    first = cut(times, slice(None), slice(0, 7 + 2))  # in two parts
+    first = take(times, slice(None), slice(0, 7 + 2))  # in two rollouts
     a, state = model.rollout(x, 2, calendar=first, return_state=True)
-    rest = cut(times, slice(None), slice(7 + 2, None))
+    rest = take(times, slice(None), slice(7 + 2, None))
     b = model.rollout(None, HORIZON - 2, calendar=rest, state=state)
     assert_close(torch.cat([a, b], 1), whole)
 
 
 def unequal(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
-    """Row b has the first n_b values of x[b] where the mask is True, `fill` elsewhere."""
+    """Place the first values of each row where the mask is True, and `fill` elsewhere."""
     out = torch.full_like(x, fill)
     out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
     return out
 
 
-@anywhere
+@unequal_mixers
 @options
 @masks
-def test_rows_of_unequal_length_forecast_as_they_do_alone(mixer, options, mask):
+def test_rows_of_unequal_length_forecast_independently(mixer, options, mask):
     model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
     known, ahead = times_for(model, 3, 7), times_for(model, 3, HORIZON)
     alone = []
@@ -92,9 +92,9 @@ def test_rows_of_unequal_length_forecast_as_they_do_alone(mixer, options, mask):
 
 
 @masks
-def test_aft_says_that_it_cannot_go_on_from_rows_of_unequal_length(mask):
+def test_aft_raises_for_rows_of_unequal_length(mask):
     model, x = model_of("aft"), draw(3, 7, 2, seed=0)
-    with pytest.raises(ValueError, match="key_mask must be all True where mixer 'aft'"):
+    with pytest.raises(ValueError, match="key_mask must be all True to decode with mixer 'aft'"):
         model.rollout(x, HORIZON, key_mask=mask)
     everything = torch.ones_like(mask)
     assert_close(model.rollout(x, HORIZON, key_mask=everything), model.rollout(x, HORIZON))
@@ -103,14 +103,14 @@ def test_aft_says_that_it_cannot_go_on_from_rows_of_unequal_length(mask):
 @mixers
 @options
 @masks
-def test_a_padded_batch_expects_what_each_row_expects_alone(mixer, options, mask):
+def test_padding_does_not_change_predictions(mixer, options, mask):
     model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
-    hidden = None if times is None else unequal(times, mask, -99)
-    y = model(unequal(x, mask, torch.nan), calendar=hidden, key_mask=mask)
+    masked = None if times is None else unequal(times, mask, -99)
+    y = model(unequal(x, mask, torch.nan), calendar=masked, key_mask=mask)
     for b, n in enumerate(LENGTHS):
         row = slice(b, b + 1)
-        assert_close(y[b, mask[b]], model(x[row, :n], calendar=cut(times, row, slice(0, n)))[0])
+        assert_close(y[b, mask[b]], model(x[row, :n], calendar=take(times, row, slice(0, n)))[0])
     assert not y[~mask].any()
 
 
@@ -120,20 +120,20 @@ def test_whole_chunks_and_steps_agree(mixer, options):
     model, x = model_of(mixer, **options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
     whole = model(x, calendar=times)
-    a, state = model(x[:, :4], calendar=cut(times, slice(None), slice(0, 4)), return_state=True)
-    b = model(x[:, 4:], calendar=cut(times, slice(None), slice(4, 7)), state=state)
+    a, state = model(x[:, :4], calendar=take(times, slice(None), slice(0, 4)), return_state=True)
+    b = model(x[:, 4:], calendar=take(times, slice(None), slice(4, 7)), state=state)
     assert_close(torch.cat([a, b], 1), whole)
     steps, state = [], None
     for i in range(7):
-        y, state = model.step(x[:, i], state, cut(times, slice(None), i))
+        y, state = model.step(x[:, i], state, take(times, slice(None), i))
         steps.append(y)
     assert_close(torch.stack(steps, 1), whole)
     assert_close(state.expected, whole[:, -1])
     assert state.seen.tolist() == [7, 7, 7]
 
 
-@anywhere
-def test_new_values_continue_a_state_and_rows_without_any_keep_theirs(mixer):
+@unequal_mixers
+def test_rows_without_new_values_keep_their_state(mixer):
     model, x = model_of(mixer), draw(2, 7, 2, seed=0)
     _, state = model(x[:, :4], return_state=True)
     new = torch.tensor([[True, True, True], [False, False, False]])
@@ -147,7 +147,7 @@ def test_new_values_continue_a_state_and_rows_without_any_keep_theirs(mixer):
 
 @pytest.mark.parametrize("mixer", CONSTANT)
 @options
-def test_the_state_is_as_large_after_8_values_as_after_800(mixer, options):
+def test_state_size_does_not_depend_on_length(mixer, options):
     model = model_of(mixer, **{**options, "max_len": 800})
     sizes = []
     for n in (8, 800):
@@ -167,7 +167,7 @@ def test_select_reorders_and_repeats_rows(mixer):
     assert_close(forecast, model.rollout(x, HORIZON)[index])
 
 
-def test_a_state_is_stored():
+def test_state_survives_save_and_load():
     model, x = model_of(), draw(3, 7, 2, seed=0)
     _, state = model(x, return_state=True)
     file = io.BytesIO()
@@ -182,7 +182,7 @@ def test_a_state_is_stored():
 
 
 @options
-def test_the_loss_is_the_mean_square_of_the_next_values_error(options):
+def test_loss_is_mean_squared_error_of_next_value(options):
     model, x = model_of(**options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
     y = model(x, calendar=times)
@@ -191,20 +191,20 @@ def test_the_loss_is_the_mean_square_of_the_next_values_error(options):
 
 @options
 @masks
-def test_the_loss_counts_real_targets_only(options, mask):
+def test_loss_counts_only_valid_targets(options, mask):
     model, x = model_of(**options), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
     errors = []
     for b, n in enumerate(LENGTHS):
-        y = model(x[b : b + 1, :n], calendar=cut(times, slice(b, b + 1), slice(0, n)))[0]
+        y = model(x[b : b + 1, :n], calendar=take(times, slice(b, b + 1), slice(0, n)))[0]
         errors.append((y[:-1] - x[b, 1:n]).square().flatten())
-    hidden = None if times is None else unequal(times, mask, -99)
-    loss = model.loss(unequal(x, mask, torch.nan), hidden, key_mask=mask)
+    masked = None if times is None else unequal(times, mask, -99)
+    loss = model.loss(unequal(x, mask, torch.nan), masked, key_mask=mask)
     assert_close(loss, torch.cat(errors).mean())
 
 
 @mixers
-def test_gradients_of_the_loss_do_not_come_from_behind_the_mask(mixer):
+def test_masked_values_do_not_change_gradients_of_loss(mixer):
     model, x = model_of(mixer), draw(3, 7, 2, seed=0)
 
     def gradients(fill: float) -> tuple[torch.Tensor, ...]:
@@ -214,7 +214,7 @@ def test_gradients_of_the_loss_do_not_come_from_behind_the_mask(mixer):
     assert all(torch.equal(a, b) for a, b in zip(gradients(0.0), gradients(torch.nan), strict=True))
 
 
-def test_rows_too_short_for_a_target_add_nothing():
+def test_rows_without_target_do_not_count():
     model, x = model_of(), draw(2, 2, 2, seed=0)
     mask = torch.tensor([[True, True], [False, True]])
     assert_close(model.loss(x, key_mask=mask), model.loss(x[:1]))
@@ -223,10 +223,10 @@ def test_rows_too_short_for_a_target_add_nothing():
     assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
-# ---- wrong calls ---------------------------------------------------------------------------------
+# ---- invalid calls -------------------------------------------------------------------------------
 
 
-def test_a_forecaster_is_causal_whatever_the_config_says():
+def test_forecaster_is_always_causal():
     assert Forecaster(1, TransformerConfig(dim=8)).config.causal
     assert Forecaster(1, dim=8, causal=True).config.causal
     with pytest.raises(ValueError, match="causal must be True for a forecaster"):
@@ -237,7 +237,7 @@ def test_a_forecaster_is_causal_whatever_the_config_says():
     ("call", "error", "message"),
     [
         (lambda m, x, s: m(x[..., :1]), ValueError, r"x must be \[B, L, 2\]"),
-        (lambda m, x, s: m(x, calendar=x.long()), ValueError, "made without one"),
+        (lambda m, x, s: m(x, calendar=x.long()), ValueError, "a model without calendar fields"),
         (lambda m, x, s: m(x, key_mask=RIGHT[:, :2]), ValueError, "key_mask must be"),
         (lambda m, x, s: m(x, state=s.encoder), TypeError, "state must be a ForecasterState"),
         (lambda m, x, s: m(x[:2], state=s), ValueError, "state must have 2 rows like x, got 3"),
@@ -246,8 +246,12 @@ def test_a_forecaster_is_causal_whatever_the_config_says():
         (lambda m, x, s: m.step(x[:2, 0], s), ValueError, "state must have 2 rows"),
         (lambda m, x, s: m.rollout(x, 0), ValueError, "horizon must be at least 1, got 0"),
         (lambda m, x, s: m.rollout(x, 2.0), TypeError, "horizon must be an int, got float"),
-        (lambda m, x, s: m.rollout(None, 2), ValueError, "x is None"),
-        (lambda m, x, s: m.rollout(None, 2, key_mask=RIGHT, state=s), ValueError, "no key_mask"),
+        (lambda m, x, s: m.rollout(None, 2), ValueError, "state is required if x is None"),
+        (
+            lambda m, x, s: m.rollout(None, 2, key_mask=RIGHT, state=s),
+            ValueError,
+            "key_mask must be None if x is None",
+        ),
         (lambda m, x, s: m.rollout(x[0], 2), ValueError, r"x must be \[B, L, 2\] or None"),
         (
             lambda m, x, s: m.rollout(x, 2, key_mask=RIGHT & (RIGHT.sum(1) > 1)[:, None]),
@@ -257,13 +261,13 @@ def test_a_forecaster_is_causal_whatever_the_config_says():
         (lambda m, x, s: m.loss(x[:, :1]), ValueError, "L >= 2, got L = 1"),
     ],
 )
-def test_wrong_input_is_named(call, error, message):
+def test_invalid_input_raises(call, error, message):
     model, x = model_of(), draw(3, 7, 2, seed=0)
     with pytest.raises(error, match=message):
         call(model, x, model(x, return_state=True)[1])
 
 
-def test_a_calendar_covers_the_series_and_the_horizon():
+def test_calendar_must_cover_series_and_horizon():
     model, x = model_of(calendar=FIELDS), draw(3, 7, 2, seed=0)
     with pytest.raises(ValueError, match=r"calendar must be \[3, 12, 2\] for weekday, hour"):
         model.rollout(x, HORIZON, calendar=times_for(model, 3, 7))
@@ -275,7 +279,7 @@ def test_a_calendar_covers_the_series_and_the_horizon():
         model.step(x[:, 0], None, [[1, 2]])
 
 
-def test_positions_must_last_for_the_horizon():
+def test_positions_must_cover_series_and_horizon():
     model, x = model_of(positions=True, max_len=10), draw(3, 7, 2, seed=0)
     assert model.rollout(x, 4).shape == (3, 4, 2)
     with pytest.raises(ValueError, match="need 11 positions, but max_len = 10"):
@@ -284,7 +288,7 @@ def test_positions_must_last_for_the_horizon():
         model(draw(3, 11, 2, seed=0))
 
 
-def test_a_model_is_stored_and_copied():
+def test_model_survives_state_dict_and_deepcopy():
     model, x = model_of(calendar=FIELDS, positions=True), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
     other = Forecaster(2, model.config, calendar=FIELDS, positions=True).double()
@@ -294,7 +298,7 @@ def test_a_model_is_stored_and_copied():
 
 
 @pytest.mark.slow
-def test_a_compiled_forecaster_gives_the_same_values_and_gradients():
+def test_compiled_forecaster_gives_same_values_and_gradients():
     model, x = model_of(calendar=FIELDS, positions=True), draw(3, 7, 2, seed=0)
     times = times_for(model, 3, 7)
     compiled = torch.compile(model, backend="aot_eager")
@@ -313,7 +317,7 @@ def test_a_compiled_forecaster_gives_the_same_values_and_gradients():
     assert state.seen.tolist() == [7, 7, 7]
 
 
-def test_a_residual_forecaster_starts_as_persistence():
+def test_untrained_residual_forecaster_predicts_last_value():
     model, x = model_of(residual=True), draw(3, 7, 2, seed=0)
     assert_close(model(x), x)
     assert_close(model.rollout(x, 4), x[:, -1:].expand(-1, 4, -1))
@@ -323,7 +327,7 @@ def test_a_residual_forecaster_starts_as_persistence():
     assert_close(model(x), x + plain(x))
 
 
-def test_differences_are_shown_beside_the_values():
+def test_differences_are_appended_to_values():
     model, x = model_of(channels=1, differences=True), draw(1, 5, 1, seed=0)
     tokens = model._tokens(x, None, 0)
     assert_close(tokens[0, :, 0], x[0, :, 0])
@@ -334,7 +338,7 @@ def test_differences_are_shown_beside_the_values():
     assert_close(model(x[:, 3:], state=state), model(x)[:, 3:])
 
 
-def test_the_first_value_of_a_row_that_was_empty_has_not_changed():
+def test_first_difference_of_empty_row_is_zero():
     model, x = model_of(channels=1, differences=True), draw(2, 4, 1, seed=0)
     mask = torch.tensor([[True] * 4, [False] * 4])
     _, state = model(x, key_mask=mask, return_state=True)

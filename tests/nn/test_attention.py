@@ -1,4 +1,4 @@
-"""The layer of element-wise attention: cross-attention, packing, memory, orders, its start."""
+"""ElementwiseAttention: cross-attention, packing, states, orders and initialisation."""
 
 import copy
 import re
@@ -17,7 +17,7 @@ orders = pytest.mark.parametrize("order", [None, 0, 2, 6, 12])
 
 
 def layer(dim: int = 7, *, seed: int = 0, **options) -> ElementwiseAttention:
-    """In float64, with biases that are not 0."""
+    """Make a float64 layer with non-zero biases."""
     torch.manual_seed(seed)
     made = ElementwiseAttention(dim, **options).double()
     for name, parameter in made.named_parameters():
@@ -27,16 +27,15 @@ def layer(dim: int = 7, *, seed: int = 0, **options) -> ElementwiseAttention:
 
 
 def projected(made: ElementwiseAttention, x: torch.Tensor, context: torch.Tensor | None = None):
-    """q of x, k and v of the context."""
-    of_x = made.in_proj(x).split(made.dim, -1)
-    of_context = of_x if context is None else made.in_proj(context).split(made.dim, -1)
-    return of_x[0], *of_context[1:]
+    """Project x to q, and the context (x by default) to k and v."""
+    q, k, v = made.in_proj(x).split(made.dim, -1)
+    return (q, k, v) if context is None else (q, *made.in_proj(context).split(made.dim, -1)[1:])
 
 
 @orders
 @pytest.mark.parametrize(("L", "Lk"), [(1, 9), (9, 1), (5, 70)])
 @pytest.mark.parametrize(("masked", "bias"), [(False, True), (True, False)])
-def test_cross_attention_reads_keys_and_values_from_the_context(order, L, Lk, masked, bias):
+def test_cross_attention_reads_keys_and_values_from_context(order, L, Lk, masked, bias):
     made = layer(order=order, bias=bias)
     x, context = tokens(3, L, 7).requires_grad_(), tokens(3, Lk, 7, seed=5).requires_grad_()
     mask = MASKS["a row without tokens"](Lk) if masked else None
@@ -50,7 +49,7 @@ def test_cross_attention_reads_keys_and_values_from_the_context(order, L, Lk, ma
 
 
 @orders
-def test_nothing_of_the_context_is_read_behind_the_mask(order):
+def test_masked_context_is_never_read(order):
     made, x, mask = layer(order=order), tokens(3, 4, 7).requires_grad_(), MASKS["holes"](9)
     clean = tokens(3, 9, 7, seed=5)
     dirty = clean.masked_fill(~mask.unsqueeze(-1), torch.nan)
@@ -65,17 +64,17 @@ def test_nothing_of_the_context_is_read_behind_the_mask(order):
 @orders
 @causals
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_packed_sequences_are_each_alone_masked_or_not(order, causal, masked):
-    made, x, cuts = layer(order=order, causal=causal), tokens(1, 80, 7), [0, 3, 3, 70, 80]
+def test_packed_sequences_match_separate_sequences(order, causal, masked):
+    made, x, offsets = layer(order=order, causal=causal), tokens(1, 80, 7), [0, 3, 3, 70, 80]
     mask = MASKS["holes"](80)[:1] if masked else None
-    got = made(x, mask, cu_seqlens=torch.tensor(cuts))
-    for a, b in pairwise(cuts):
+    got = made(x, mask, cu_seqlens=torch.tensor(offsets))
+    for a, b in pairwise(offsets):
         part = None if mask is None else mask[:, a:b]
         same(got[:, a:b], made(x[:, a:b], part))
 
 
 @pytest.mark.parametrize("order", [0, 2, 6, 12])
-def test_packed_sequences_leave_a_state_each(order):
+def test_packed_sequences_return_one_state_each(order):
     made, x = layer(order=order, causal=True), tokens(1, 8, 7)
     _, states = made(x, cu_seqlens=torch.tensor([0, 3, 3, 8]), return_state=True)
     y_t, _ = made.step(x[0, :3], states)
@@ -85,21 +84,21 @@ def test_packed_sequences_leave_a_state_each(order):
 
 
 @pytest.mark.parametrize("order", [0, 2, 6, 12])
-def test_a_full_layer_reads_from_a_memory(order):
-    """A state given to a non-causal layer is as good as the tokens it was made of."""
+def test_non_causal_layer_reads_from_state(order):
+    """A state given to a non-causal layer replaces the tokens it was made from."""
     made, x, earlier = layer(order=order), tokens(2, 9, 7), tokens(2, 5, 7, seed=5)
-    _, memory = made(earlier, return_state=True)
+    _, state = made(earlier, return_state=True)
     both = torch.cat([earlier, x], 1)
-    y, after = made(x, state=memory, return_state=True)
+    y, after = made(x, state=state, return_state=True)
     same(y, made(both)[:, 5:])
     want = made(both, return_state=True)[1]
     same([after.s, after.z, after.shift], [want.s, want.z, want.shift])
-    same(made(x, context=earlier), made(x, context=earlier[:, :0], state=memory))
+    same(made(x, context=earlier), made(x, context=earlier[:, :0], state=state))
 
 
 @causals
 @pytest.mark.parametrize("source", [None, 2, 6])
-def test_orders_share_their_parameters(causal, source):
+def test_orders_share_parameters(causal, source):
     made, x = layer(order=source, causal=causal), tokens(2, 9, 7)
     for order in (None, 0, 2, 6, 16):
         other = layer(order=order, causal=causal, seed=1)
@@ -111,7 +110,7 @@ def test_orders_share_their_parameters(causal, source):
         same(other(x), made.out_proj(y))
 
 
-def test_a_high_order_comes_close_to_exact_attention():
+def test_high_order_approaches_exact_attention():
     made, x = layer(32, order=None, bias=False), tokens(2, 50, 32)
     errors = []
     for order in (2, 6, 16):
@@ -121,14 +120,14 @@ def test_a_high_order_comes_close_to_exact_attention():
     assert errors[0] > 5 * errors[1] > 500 * errors[2]
 
 
-def test_the_layer_tells_its_expansion():
-    told = "dim=7, expansion=Taylor(order=6), causal=True"
-    assert told in repr(ElementwiseAttention(7, causal=True))
+def test_repr_shows_expansion():
+    series = repr(ElementwiseAttention(7, causal=True))
+    assert "dim=7, expansion=Taylor(order=6), causal=True" in series
     assert "dim=7, expansion=None, causal=False" in repr(ElementwiseAttention(7, order=None))
 
 
-def test_queries_and_keys_start_small_and_values_of_unit_size():
-    """Where EA-6 is within a per cent of exact EA, for inputs of unit variance."""
+def test_initial_queries_and_keys_are_half_as_large_as_values():
+    """EA-6 is then within 2 % of exact EA for inputs of unit variance."""
     torch.manual_seed(0)
     made, x = ElementwiseAttention(256), torch.randn(4, 200, 256)
     q, k, v = made.in_proj(x).detach().split(256, -1)
@@ -140,7 +139,7 @@ def test_queries_and_keys_start_small_and_values_of_unit_size():
     assert (series - exact).norm() < 0.02 * exact.norm()
 
 
-def test_a_float64_state_keeps_a_float32_stream_accurate():
+def test_float64_state_keeps_its_dtype_with_float32_input():
     made, x = layer(order=6, causal=True).float(), tokens(2, 5, 7).float()
     state = State.zeros(2, 7, order=6, dtype=torch.float64)
     for t in range(5):
@@ -152,7 +151,7 @@ def test_a_float64_state_keeps_a_float32_stream_accurate():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @causals
-def test_compile_sees_one_graph(causal):
+def test_compile_produces_one_graph(causal):
     made, x = layer(order=6, causal=causal).float(), tokens(2, 9, 7).float().requires_grad_()
     compiled = torch.compile(made, fullgraph=True)
     for key_mask in (None, MASKS["holes"](9)[:2]):
@@ -191,6 +190,6 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("call", "error", "text"), CALLS.values(), ids=CALLS)
-def test_bad_input_is_named(call, error, text):
+def test_invalid_input_raises(call, error, text):
     with pytest.raises(error, match=re.escape(text)):
         call()

@@ -1,4 +1,4 @@
-"""Wrong calls of a mixer get an error that names the argument and says what would do."""
+"""Invalid calls of a mixer raise an error that names the argument and what is allowed."""
 
 import re
 
@@ -13,7 +13,7 @@ ONE = X[:1]
 MASK = torch.ones(2, 5, dtype=torch.bool)
 CU, FALLING = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 2, 5])
 
-# Wrong calls of any mixer: the call, the error, its beginning or a part of it
+# Invalid calls of any mixer: the call, the type of the error, and a part of its message
 CALLS = [
     (lambda m: m(X[..., :11]), ValueError, "x must be [B, L, D] with D = dim = 12"),
     (lambda m: m(X[0]), ValueError, "x must be [B, L, D]"),
@@ -51,7 +51,7 @@ def mixer(name: str, *, causal: bool, dim: int = 12, heads: int = 3) -> Mixer:
 
 @names
 @causals
-def test_bad_inputs_are_named(name, causal):
+def test_invalid_input_raises(name, causal):
     made = mixer(name, causal=causal)
     for call, error, text in CALLS + STEPS if causal else CALLS:
         with raises(error, text):
@@ -62,8 +62,8 @@ def test_bad_inputs_are_named(name, causal):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
-def test_a_full_mixer_has_no_state(name):
-    """But for EA-series, where one is memory to read from."""
+def test_non_causal_mixer_takes_no_state(name):
+    """EA-series is the exception: it reads from a state."""
     _, state = mixer(name, causal=True)(X, return_state=True)
     full = mixer(name, causal=False)
     with raises(ValueError, "return_state needs causal=True"):
@@ -73,7 +73,7 @@ def test_a_full_mixer_has_no_state(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
-def test_packing_keeps_no_state(name):
+def test_packed_sequences_take_no_state(name):
     causal = mixer(name, causal=True)
     _, state = causal(ONE, return_state=True)
     for options in ({"state": state}, {"return_state": True}):
@@ -82,7 +82,7 @@ def test_packing_keeps_no_state(name):
 
 
 @names
-def test_a_state_of_another_kind_is_refused(name):
+def test_state_of_another_mixer_raises(name):
     causal = mixer(name, causal=True)
     own = type(causal.step(X[:, 0])[1])
     donors = ("ea-6", "sa", "la", "gru")  # one of each kind of state
@@ -97,7 +97,7 @@ def test_a_state_of_another_kind_is_refused(name):
 
 
 def states_of_wrong_shape(name: str) -> dict[str, object]:
-    """Of two rows too many or one too few, of another dim, of other heads or another order."""
+    """Return states with another number of rows, channels or heads, or with another order."""
     token = torch.zeros(2, 24)
     wrong = {
         "fewer rows": mixer(name, causal=True).step(X[:1, 0])[1],
@@ -116,7 +116,7 @@ def states_of_wrong_shape(name: str) -> dict[str, object]:
 
 @names
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
-def test_states_of_wrong_shape_are_refused(name, grad):
+def test_state_of_wrong_shape_raises(name, grad):
     causal = mixer(name, causal=True)
     for state in states_of_wrong_shape(name).values():
         with torch.set_grad_enabled(grad):
@@ -126,13 +126,13 @@ def test_states_of_wrong_shape_are_refused(name, grad):
                 causal(X, state=state)
 
 
-# ---- making one ----------------------------------------------------------------------------------
+# ---- make_mixer ----------------------------------------------------------------------------------
 
 
 UNKNOWN = ["", "EA", "ea6", "ea-", "ea-x", "ea--2", "ea-6 ", "ea-6.0", "sa-", "mha", "q+k+v"]
 
 
-def test_unknown_names_list_the_known_ones():
+def test_error_for_unknown_name_lists_known_names():
     with raises(TypeError, "mixer must be a name, got int"):
         make_mixer(6, 12)
     for name in UNKNOWN:
@@ -142,7 +142,7 @@ def test_unknown_names_list_the_known_ones():
             assert all(known in str(raised.value) for known in (*MIXERS, "ea-N"))
 
 
-def test_a_bad_order_is_named():
+def test_invalid_order_raises():
     for name in ("ea-1", "ea-5", "ea-17", "ea-18", "ea-100", "ea-q4", "ea-q35"):
         text = f"needs an even N from 0 to 16, 'ea-qN' an odd N from 5 to 33, got {name!r}"
         with raises(ValueError, text):
@@ -164,14 +164,14 @@ HEADS = [
 
 
 @names
-def test_bad_sizes_are_named(name):
+def test_invalid_sizes_raise(name):
     for options, error, text in SIZES + (HEADS if name in HEADED else []):
         with raises(error, text):
             fresh(name, **{"dim": 12, **options})
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HEADED])
-def test_heads_matter_only_where_there_are_any(name):
+def test_mixers_without_heads_ignore_heads(name):
     assert fresh(name, 7, heads=5)(torch.zeros(1, 2, 7)).shape == (1, 2, 7)
 
 
@@ -179,6 +179,6 @@ def test_heads_matter_only_where_there_are_any(name):
 @pytest.mark.parametrize(
     ("max_len", "error"), [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError)]
 )
-def test_a_bad_max_len_is_named(name, max_len, error):
+def test_invalid_max_len_raises(name, max_len, error):
     with raises(error, "max_len must be"):
         make_mixer(name, 12, heads=3, max_len=max_len)

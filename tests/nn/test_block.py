@@ -1,4 +1,4 @@
-"""The block: both orders of the norms, any mixer, masks, states, and its configuration."""
+"""TransformerBlock: Post-LN and Pre-LN, every mixer, masks, states and configuration."""
 
 import itertools
 from dataclasses import FrozenInstanceError, replace
@@ -15,7 +15,7 @@ from eattn.nn.block import TransformerBlock, TransformerConfig
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 norms = pytest.mark.parametrize("norm", ["post", "pre"])
 
-# Padding on the right, on the left, in between, and all over
+# Padding on the right, on the left, in between, and in the entire row
 MASK = torch.tensor(
     [[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]],
     dtype=torch.bool,
@@ -44,7 +44,7 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
             "mixer",
             "mamba",
             ValueError,
-            "unknown mixer 'mamba': known are ea, ea-2, ea-6, ea-q17",
+            "unknown mixer 'mamba': use one of ea, ea-2, ea-6, ea-q17",
         ),
         ("mixer", "ea-5", ValueError, "even N"),
         ("mixer", 6, TypeError, "mixer must be a name, got int"),
@@ -62,30 +62,30 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
         ("eps", 0.0, ValueError, "eps must be above 0 and below 1, and finite, got 0.0"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_allowed(field, value, error, message):
+def test_invalid_field_raises(field, value, error, message):
     with pytest.raises(error, match=message):
         TransformerConfig(**{field: value})
 
 
-def test_an_unknown_field_lists_the_known_ones():
+def test_error_for_unknown_field_lists_known_fields():
     for make in (TransformerBlock, TransformerConfig.bert_base):
         with pytest.raises(TypeError, match=r"unknown option 'width'.*dim, depth, mixer, heads"):
             make(width=8)
 
 
-def test_what_is_no_config_is_refused():
+def test_config_of_wrong_type_raises():
     with pytest.raises(TypeError, match="config must be a TransformerConfig, got int"):
         TransformerBlock(128)
 
 
-def test_keywords_win_over_the_config():
+def test_keywords_take_precedence_over_config():
     config = TransformerConfig(dim=16, mixer="la", norm="pre")
     made = TransformerBlock(config, mixer="sa").config
     assert made == TransformerConfig(dim=16, mixer="sa", norm="pre")
     assert TransformerBlock().config == TransformerConfig()
 
 
-def test_a_config_is_frozen_and_its_ffn_follows_dim():
+def test_config_is_frozen_and_ffn_follows_dim():
     config = TransformerConfig(dim=16)
     with pytest.raises(FrozenInstanceError):
         config.dim = 32
@@ -94,20 +94,20 @@ def test_a_config_is_frozen_and_its_ffn_follows_dim():
     assert replace(config, ffn=5).ffn_dim == 5
 
 
-def test_bert_base_is_berts_and_can_be_changed():
+def test_bert_base_has_the_sizes_of_bert():
     config = TransformerConfig.bert_base()
     assert (config.dim, config.depth, config.heads, config.ffn_dim) == (768, 12, 12, 3072)
     assert (config.norm, config.dropout, config.max_len, config.eps) == ("post", 0.1, 512, 1e-12)
     assert TransformerConfig.bert_base(mixer="sa", depth=2) == replace(config, mixer="sa", depth=2)
 
 
-def test_heads_that_do_not_divide_dim_are_refused_where_there_are_heads():
+def test_heads_must_divide_dim_if_mixer_has_heads():
     with pytest.raises(ValueError, match="heads must divide dim = 10, got 8"):
         TransformerBlock(dim=10, mixer="sa")
     assert TransformerBlock(dim=10, mixer="ea-6")(torch.randn(1, 3, 10)).shape == (1, 3, 10)
 
 
-# ---- what it computes ----------------------------------------------------------------------------
+# ---- computation ---------------------------------------------------------------------------------
 
 
 def ffn(block: TransformerBlock, x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ def perturbed(block: TransformerBlock) -> TransformerBlock:
 
 @mixers
 @causals
-def test_post_ln_norms_the_sum(mixer, causal):
+def test_post_ln_normalises_after_residual(mixer, causal):
     block, x = perturbed(block_of(mixer, causal=causal)), draw(2, 7, 8, seed=0)
     y = layer_norm(block.norm_mixer, x + block.mixer(x))
     assert_close(block(x), layer_norm(block.norm_ffn, y + ffn(block, y)))
@@ -139,7 +139,7 @@ def test_post_ln_norms_the_sum(mixer, causal):
 
 @mixers
 @causals
-def test_pre_ln_norms_what_the_branches_get(mixer, causal):
+def test_pre_ln_normalises_input_of_branches(mixer, causal):
     block, x = perturbed(block_of(mixer, causal=causal, norm="pre")), draw(2, 7, 8, seed=0)
     y = x + block.mixer(layer_norm(block.norm_mixer, x))
     assert_close(block(x), y + ffn(block, layer_norm(block.norm_ffn, y)))
@@ -153,13 +153,13 @@ class Nothing(torch.nn.Module):
 
 
 @norms
-def test_dropout_is_of_what_both_branches_add(norm):
+def test_dropout_applies_to_output_of_both_branches(norm):
     block, x = perturbed(block_of(norm=norm)), draw(2, 7, 8, seed=0)
     block.dropout = Nothing()
     assert_close(block(x), x if norm == "pre" else block.norm_ffn(block.norm_mixer(x)))
 
 
-def test_dropout_acts_while_training_only():
+def test_dropout_applies_only_in_training():
     block, x = block_of(dropout=0.5), draw(2, 7, 8, seed=0)
     assert not torch.equal(block(x), block(x))
     block.eval()
@@ -179,7 +179,7 @@ def test_every_parameter_gets_a_gradient(mixer, causal):
 
 @norms
 @mixers
-def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, norm):
+def test_masked_nan_changes_neither_values_nor_gradients(mixer, norm):
     causal = norm == "pre"
     block, x = block_of(mixer, causal=causal, norm=norm), draw(4, 6, 8, seed=0)
 
@@ -197,7 +197,7 @@ def test_nan_behind_the_mask_changes_no_value_and_no_gradient(mixer, norm):
 
 
 @mixers
-def test_packed_sequences_do_not_see_each_other(mixer):
+def test_packed_sequences_are_independent(mixer):
     block, x = block_of(mixer, causal=True, norm="pre"), draw(1, 9, 8, seed=0)
     offsets = [0, 4, 5, 9]
     alone = [block(x[:, a:b]) for a, b in itertools.pairwise(offsets)]
@@ -217,6 +217,6 @@ def test_packed_sequences_do_not_see_each_other(mixer):
     ],
 )
 @norms
-def test_wrong_input_is_named(call, error, message, norm):
+def test_invalid_input_raises(call, error, message, norm):
     with pytest.raises(error, match=message):
         call(block_of(causal=True, norm=norm), draw(2, 7, 8, seed=0))

@@ -1,6 +1,6 @@
-"""The short convolution: what it computes, what it skips, and that it tells near from far.
+"""ShortConv: values, masked tokens, and sensitivity to order.
 
-That parallel, chunked, stepwise, padded and packed agree is tested with every mixer's forms.
+test_forms.py checks that parallel, chunked and stepwise calls agree, with and without padding.
 """
 
 import pytest
@@ -22,7 +22,7 @@ def conv_of(width: int, dim: int = 6) -> ShortConv:
 
 @widths
 @pytest.mark.parametrize("L", [1, 3, 20])
-def test_it_is_torchs_depthwise_convolution_added_to_its_input(width, L):
+def test_output_is_input_plus_depthwise_convolution(width, L):
     conv, x = conv_of(width), tokens(2, L, 6)
     padded = F.pad(x.mT, (width - 1, 0))
     want = F.conv1d(padded, conv.weight.flip(0).T.unsqueeze(1), conv.bias, groups=6).mT
@@ -30,7 +30,7 @@ def test_it_is_torchs_depthwise_convolution_added_to_its_input(width, L):
 
 
 @widths
-def test_it_keeps_the_last_inputs_of_each_row(width):
+def test_last_inputs_of_each_row_are_returned(width):
     conv, x = conv_of(width), tokens(3, 7, 6)
     mask = torch.tensor([[1] * 7, [0, 1, 0, 1, 1, 0, 0], [0] * 7], dtype=torch.bool)
     before = tokens(3, width - 1, 6, seed=5)
@@ -40,15 +40,15 @@ def test_it_keeps_the_last_inputs_of_each_row(width):
         assert torch.equal(last[row], seen[len(seen) - width + 1 :])
 
 
-def test_without_it_a_token_does_not_know_the_order_of_those_before():
+def test_convolution_makes_output_depend_on_order():
     x = tokens(1, 6, 8)
-    turned = torch.cat([x[:, [2, 0, 4, 1, 3]], x[:, 5:]], 1)
-    for short_conv, alike in ((None, True), (4, False)):
+    permuted = torch.cat([x[:, [2, 0, 4, 1, 3]], x[:, 5:]], 1)
+    for short_conv, equal in ((None, True), (4, False)):
         mixer = make_mixer("ea-6", 8, causal=True, short_conv=short_conv).double()
-        assert torch.allclose(mixer(x)[:, -1], mixer(turned)[:, -1]) is alike
+        assert torch.allclose(mixer(x)[:, -1], mixer(permuted)[:, -1]) is equal
 
 
-def test_a_block_has_one_where_its_config_says_so():
+def test_config_adds_convolution_to_block():
     block = TransformerBlock(dim=8, short_conv=3, causal=True)
     assert isinstance(block.mixer, Convolved) and block.mixer.conv.width == 3
     assert not any(isinstance(m, ShortConv) for m in TransformerBlock(dim=8).modules())
@@ -62,12 +62,12 @@ def test_a_block_has_one_where_its_config_says_so():
         (True, TypeError, "short_conv must be an int, got bool"),
     ],
 )
-def test_a_bad_width_is_named(width, error, text):
+def test_invalid_width_raises(width, error, text):
     with pytest.raises(error, match=text):
         make_mixer("sa", 8, short_conv=width)
 
 
-def test_the_memory_of_a_mixer_without_convolution_is_refused():
+def test_state_of_mixer_without_convolution_raises():
     _, state = make_mixer("ea-6", 8, causal=True).step(torch.zeros(2, 8))
     with pytest.raises(TypeError, match="state must be a ConvState, got State"):
         make_mixer("ea-6", 8, causal=True, short_conv=4).step(torch.zeros(2, 8), state)

@@ -1,4 +1,4 @@
-"""What mixers remember: how much it is, and that no use of it changes it."""
+"""Decoding states: their size, and that no call modifies them."""
 
 import copy
 
@@ -39,14 +39,14 @@ def sizes(name: str, lengths: list[int], **options) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CONSTANT)
-def test_some_states_keep_their_size(name):
+def test_constant_states_keep_their_size(name):
     assert len(set(sizes(name, [1, 2, 64, 65, 200]))) == 1
 
 
 @cached
 @pytest.mark.parametrize("max_len", [None, 256])
-def test_other_states_grow_with_every_token(name, max_len):
-    """Keys and values: 2 L D numbers of 8 bytes a row, however much room there is."""
+def test_caches_grow_with_every_token(name, max_len):
+    """Each row holds 2 L D numbers of 8 bytes, whatever the capacity."""
     lengths = [1, 2, 64, 65, 200]
     assert sizes(name, lengths, max_len=max_len) == [2 * 2 * L * 12 * 8 for L in lengths]
 
@@ -55,28 +55,28 @@ def test_other_states_grow_with_every_token(name, max_len):
     ("name", "floats"),
     [
         *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES],  # s, z and shift
-        ("la", 3 * 4 * 5),  # heads, features, values and their count
+        ("la", 3 * 4 * 5),  # heads, features, values and one sum of weights
         ("taylor", 3 * (1 + 4 + 10) * 5),
         ("gru", 12),
         ("linear-rnn", 12),
-        ("ea-6~4", 3 * 12 + 12 * (2 * 7 + 1)),  # the last three inputs too
+        ("ea-6~4", 3 * 12 + 12 * (2 * 7 + 1)),  # plus the last three inputs
     ],
 )
-def test_the_size_of_a_state_is_known(name, floats):
+def test_state_has_documented_size(name, floats):
     assert sizes(name, [3]) == [2 * floats * 8]
     mixer = fresh(name, 12, heads=3, causal=True)
     assert mixer.step(torch.zeros(2, 12))[1].nbytes == 2 * floats * 4
 
 
 @pytest.mark.parametrize("name", ["ea-6", "la", "taylor", "linear-rnn"])
-def test_sums_are_kept_in_float32_for_narrow_modules(name):
+def test_sums_are_float32_in_bfloat16_modules(name):
     mixer = make_mixer(name, 12, heads=3, causal=True).bfloat16()
     state = mixer.step(torch.zeros(2, 12, dtype=torch.bfloat16))[1]
     tensor = state.s if hasattr(state, "s") else state.h
     assert tensor.dtype == torch.float32
 
 
-def test_each_state_is_of_its_kind():
+def test_each_mixer_has_its_type_of_state():
     kinds = {name: type(make(name, causal=True).step(tokens(1, 12)[:, 0])[1]) for name in NAMES}
     assert kinds == {
         **dict.fromkeys(CONVOLVED, ConvState),
@@ -87,25 +87,25 @@ def test_each_state_is_of_its_kind():
     }
 
 
-# ---- what a state may be used for ----------------------------------------------------------------
+# ---- use -----------------------------------------------------------------------------------------
 
 
 @names
 @pytest.mark.parametrize(
     ("mode", "masked"), [("grad", False), ("no_grad", True), ("inference", True)]
 )
-def test_selected_rows_go_on_as_if_they_had_been_alone(name, mode, masked):
+def test_selected_rows_decode_independently(name, mode, masked):
     mixer, x, index = make(name, causal=True), tokens(3, 9), torch.tensor([2, 0, 2, 2])
     mask = MASKS["holes"](5) if masked else None
     with MODES[mode]():
         _, state = mixer(x[:, :5], mask, return_state=True)
         _, whole = mixer(x[index, :5], None if mask is None else mask[index], return_state=True)
-        chosen = state.select(index)
+        selected = state.select(index)
         for t in range(5, 9):
-            got, chosen = mixer.step(x[index, t], chosen)
+            got, selected = mixer.step(x[index, t], selected)
             want, whole = mixer.step(x[index, t], whole)
             same(got.detach(), want.detach())
-        assert chosen.nbytes == whole.nbytes
+        assert selected.nbytes == whole.nbytes
         same(mixer.step(x[:, 5], state)[0].detach(), mixer(x[:, :6], full(mask))[:, 5].detach())
 
 
@@ -117,8 +117,8 @@ def full(mask: Tensor | None) -> Tensor | None:
 @pytest.mark.parametrize(
     ("mode", "max_len", "start"), [("grad", None, 5), ("no_grad", None, 64), ("inference", 80, 64)]
 )
-def test_a_state_can_be_continued_in_two_ways(name, mode, max_len, start):
-    """As beam search or a retry does; the branches and the state they left stay right."""
+def test_state_can_be_continued_twice(name, mode, max_len, start):
+    """Both branches and the original state stay correct, as beam search requires."""
     mixer = make(name, causal=True, max_len=max_len)
     x, a, b = tokens(2, start), tokens(2, 3, seed=8), tokens(2, 3, seed=9)
     want_a, want_b = (mixer(torch.cat([x, z], 1))[:, start:].detach() for z in (a, b))
@@ -126,7 +126,7 @@ def test_a_state_can_be_continued_in_two_ways(name, mode, max_len, start):
         _, state = mixer(x[:, :-1], return_state=True)
         _, state = mixer.step(x[:, -1], state)
         after_a, after_b, got_a, got_b = state, state, [], []
-        for t in range(3):  # in turns, so that each could write over the other
+        for t in range(3):  # alternate, so that one branch could overwrite the other
             y, after_a = mixer.step(a[:, t], after_a)
             got_a.append(y)
             y, after_b = mixer.step(b[:, t], after_b)
@@ -137,7 +137,7 @@ def test_a_state_can_be_continued_in_two_ways(name, mode, max_len, start):
 
 
 @names
-def test_no_call_changes_the_state_it_was_given(name):
+def test_calls_do_not_modify_their_state(name):
     mixer, x = make(name, causal=True), tokens(2, 9)
     with torch.no_grad():
         _, state = mixer(x[:, :5], return_state=True)
@@ -153,8 +153,8 @@ def test_no_call_changes_the_state_it_was_given(name):
 
 
 @names
-def test_state_is_stored_by_name_and_rebuilt(name):
-    """In any number of rows, from a state after another number of tokens."""
+def test_state_is_rebuilt_from_named_tensors(name):
+    """The template may have another number of rows and tokens."""
     mixer, x = make(name, causal=True), tokens(2, 9)
     with torch.no_grad():
         _, like = mixer(x[:1, :1], return_state=True)
@@ -170,7 +170,7 @@ def test_state_is_stored_by_name_and_rebuilt(name):
 @cached
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 @pytest.mark.parametrize("max_len", [None, 130])
-def test_a_cache_grows_past_its_first_room(name, mode, max_len):
+def test_cache_grows_beyond_initial_capacity(name, mode, max_len):
     mixer, x = make(name, causal=True, max_len=max_len), tokens(1, 130)
     want, state, got = mixer(x).detach(), None, []
     with MODES[mode]():
@@ -180,9 +180,9 @@ def test_a_cache_grows_past_its_first_room(name, mode, max_len):
     same(torch.stack(got, 1), want)
 
 
-@pytest.mark.parametrize(("max_len", "rooms"), [(None, [64, 128, 256]), (150, [150])])
-def test_decoding_copies_a_cache_seldom(max_len, rooms):
-    """Room doubles, from 64 tokens on; with max_len it is there from the start."""
+@pytest.mark.parametrize(("max_len", "capacities"), [(None, [64, 128, 256]), (150, [150])])
+def test_cache_capacity_doubles(max_len, capacities):
+    """It starts at 64 tokens; with max_len it is fixed."""
     mixer, x = make("sa", causal=True, max_len=max_len), tokens(1, 150)
     state, memories = None, []
     with torch.no_grad():
@@ -190,12 +190,12 @@ def test_decoding_copies_a_cache_seldom(max_len, rooms):
             _, state = mixer.step(x[:, t], state)
             if not memories or state.keys is not memories[-1]:
                 memories.append(state.keys)
-    assert [memory.shape[2] for memory in memories] == rooms
+    assert [memory.shape[2] for memory in memories] == capacities
 
 
 @pytest.mark.parametrize("name", ["sa", "sa-math"])
 @modes
-def test_a_full_cache_says_so(name, mode):
+def test_full_cache_raises(name, mode):
     mixer, x = make(name, causal=True, max_len=5), tokens(2, 6)
     with MODES[mode]():
         _, state = mixer(x[:, :5], return_state=True)
@@ -203,11 +203,11 @@ def test_a_full_cache_says_so(name, mode):
             mixer.step(x[:, 5], state)
         with pytest.raises(ValueError, match="max_len = 5"):
             mixer(x, return_state=True)
-        assert mixer(x).shape == x.shape  # without a cache nothing limits it
+        assert mixer(x).shape == x.shape  # no limit without a cache
 
 
 @modes
-def test_aft_says_when_it_is_beyond_its_positions(mode):
+def test_aft_raises_beyond_max_len(mode):
     mixer, x = make("aft", causal=True, max_len=5), tokens(2, 6)
     with MODES[mode]():
         _, state = mixer(x[:, :5], return_state=True)
@@ -222,7 +222,7 @@ def test_aft_says_when_it_is_beyond_its_positions(mode):
         assert mixer(x[:1], cu_seqlens=torch.tensor([0, 3, 6])).shape == (1, 6, 12)
 
 
-def test_aft_has_512_positions_unless_told():
+def test_aft_has_512_positions_by_default():
     mixer, x = make_mixer("aft", 2), torch.zeros(1, 513, 2)
     assert mixer(x[:, :512]).shape == (1, 512, 2)
     with pytest.raises(ValueError, match="max_len = 512"):

@@ -1,4 +1,4 @@
-"""Values, positions and times as tokens, against literal formulas."""
+"""Embeddings of values, positions and times against their formulas."""
 
 import copy
 import datetime as dt
@@ -25,12 +25,12 @@ KINDS = pytest.mark.parametrize("kind", ["linear", "conv"])
 # ---- values --------------------------------------------------------------------------------------
 
 
-def test_a_linear_embedding_maps_each_token_by_itself():
+def test_linear_embedding_maps_each_token():
     embed, x = TokenEmbedding(3, 4).double(), draw(2, 5, 3, seed=0)
     assert_close(embed(x), x @ embed.project.weight.T + embed.project.bias)
 
 
-def test_a_convolution_sees_one_neighbour_on_each_side_and_zero_beyond_the_ends():
+def test_conv_embedding_has_width_3_and_zero_padding():
     embed, x = TokenEmbedding(3, 4, kind="conv").double(), draw(2, 5, 3, seed=0)
     before, at, after = embed.project.weight.unbind(2)
     zero = torch.zeros(2, 1, 3, dtype=torch.float64)
@@ -40,7 +40,7 @@ def test_a_convolution_sees_one_neighbour_on_each_side_and_zero_beyond_the_ends(
 
 
 @KINDS
-def test_a_padded_row_is_embedded_as_it_is_alone(kind):
+def test_padding_does_not_change_embedding(kind):
     embed, x = TokenEmbedding(3, 4, kind=kind).double(), draw(2, 5, 3, seed=0)
     padded = x.masked_fill(~RIGHT.unsqueeze(-1), torch.nan)
     y = embed(padded, RIGHT)
@@ -49,7 +49,7 @@ def test_a_padded_row_is_embedded_as_it_is_alone(kind):
 
 
 @KINDS
-def test_no_gradient_comes_from_behind_the_mask(kind):
+def test_masked_tokens_get_no_gradient(kind):
     embed, x = TokenEmbedding(3, 4, kind=kind).double(), draw(2, 5, 3, seed=0)
     x = x.masked_fill(~RIGHT.unsqueeze(-1), torch.nan).requires_grad_()
     embed(x, RIGHT)[RIGHT].square().sum().backward()
@@ -57,7 +57,7 @@ def test_no_gradient_comes_from_behind_the_mask(kind):
     assert not x.grad[~RIGHT].any() and x.grad[RIGHT].all()
 
 
-def test_an_unknown_embedding_is_refused():
+def test_unknown_kind_raises():
     with pytest.raises(ValueError, match="kind must be one of linear, conv, got 'fourier'"):
         TokenEmbedding(3, 4, kind="fourier")
     with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
@@ -67,7 +67,7 @@ def test_an_unknown_embedding_is_refused():
 # ---- positions -----------------------------------------------------------------------------------
 
 
-def test_positions_are_added_from_the_start_given():
+def test_positions_are_added_from_start():
     positions, x = LearnedPositions(4, 10).double(), draw(2, 5, 4, seed=0)
     assert_close(positions(x), x + positions.table.weight[:5])
     assert_close(positions(x, start=5), x + positions.table.weight[5:])
@@ -77,7 +77,7 @@ def test_positions_are_added_from_the_start_given():
 
 
 @pytest.mark.parametrize("flip", [False, True], ids=["right", "left"])
-def test_positions_count_real_tokens_wherever_the_padding_is(flip):
+def test_positions_count_only_valid_tokens(flip):
     positions, x = LearnedPositions(4, 10).double(), draw(2, 5, 4, seed=0)
     mask = RIGHT.flip(1) if flip else RIGHT
     y = positions(x, torch.tensor([0, 3]), mask)
@@ -85,14 +85,14 @@ def test_positions_count_real_tokens_wherever_the_padding_is(flip):
     assert_close(y[1, mask[1]], x[1, mask[1]] + positions.table.weight[3:5])
 
 
-def test_padding_needs_no_positions():
+def test_padding_takes_up_no_positions():
     positions, x = LearnedPositions(4, 4), torch.randn(2, 5, 4)
     assert positions(x, key_mask=RIGHT).isfinite().all()
     with pytest.raises(ValueError, match="L = 5 at start = 1 needs 5 positions, but max_len = 4"):
         positions(x, 1, RIGHT)
 
 
-def test_wrong_positions_are_named():
+def test_invalid_positions_raise():
     positions = LearnedPositions(4, 10)
     for start in (6, torch.tensor([0, 6])):
         with pytest.raises(ValueError, match="L = 5 at start = 6 needs 11 positions, but max_len"):
@@ -118,17 +118,17 @@ def some_calendar(*shape: int, fields=tuple(FIELDS)) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("fields", [tuple(FIELDS), ("hour", "month"), ("minute",)], ids=str)
-def test_the_embedding_of_a_time_is_the_sum_over_its_fields(fields):
+def test_calendar_embedding_is_sum_over_fields(fields):
     embed, calendar = CalendarEmbedding(4, fields).double(), some_calendar(2, 5, fields=fields)
     y = embed(calendar)
     for b in range(2):
         for i in range(5):
-            of = zip(fields, calendar[b, i].tolist(), strict=True)
-            rows = [embed.tables[name].weight[value - FIELDS[name][0]] for name, value in of]
+            values = zip(fields, calendar[b, i].tolist(), strict=True)
+            rows = [embed.tables[name].weight[value - FIELDS[name][0]] for name, value in values]
             assert_close(y[b, i], torch.stack(rows).sum(0))
 
 
-def test_values_are_checked_against_the_range_of_their_field():
+def test_calendar_values_out_of_range_raise():
     for column, (name, (low, high)) in enumerate(FIELDS.items()):
         for wrong in (low - 1, high + 1):
             calendar = some_calendar(2, 5)
@@ -141,7 +141,7 @@ def test_values_are_checked_against_the_range_of_their_field():
     assert CalendarEmbedding(4)(ends[1].int()).shape == (4,)
 
 
-def test_what_is_masked_need_be_no_time():
+def test_masked_calendar_values_are_ignored():
     embed, calendar = CalendarEmbedding(4), some_calendar(2, 5)
     y = embed(calendar)
     assert_close(embed(calendar.masked_fill(~RIGHT.unsqueeze(-1), -99), RIGHT)[RIGHT], y[RIGHT])
@@ -151,8 +151,8 @@ def test_what_is_masked_need_be_no_time():
     ("call", "error", "message"),
     [
         (lambda: CalendarEmbedding(4, ("year",)), ValueError, "month, day, weekday, hour, minute"),
-        (lambda: CalendarEmbedding(4, ("hour", "hour")), ValueError, "none twice"),
-        (lambda: CalendarEmbedding(4, ()), ValueError, "at least one field"),
+        (lambda: CalendarEmbedding(4, ("hour", "hour")), ValueError, "without repetition"),
+        (lambda: CalendarEmbedding(4, ()), ValueError, "at least one name"),
         (lambda: CalendarEmbedding(4, "hour"), TypeError, "got the string 'hour'"),
         (lambda: CalendarEmbedding(4)(some_calendar(2).float()), TypeError, "got torch.float32"),
         (lambda: CalendarEmbedding(4)([[1]]), TypeError, "got list"),
@@ -168,19 +168,19 @@ def test_what_is_masked_need_be_no_time():
         (lambda: calendar_fields(["2020-01-01"], ("era",)), ValueError, "fields must be among"),
     ],
 )
-def test_what_is_no_calendar_is_refused(call, error, message):
+def test_invalid_calendar_raises(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_a_missing_time_is_named_by_its_place():
+def test_error_for_missing_time_gives_its_index():
     times = np.array([["2020-01-01", "2020-01-02"], ["NaT", "2020-01-03"]], dtype="datetime64[s]")
     with pytest.raises(ValueError, match=r"NaT at index \(1, 0\)"):
         calendar_fields(times)
 
 
 def moments() -> list[dt.datetime]:
-    """Random minutes of 1850 to 2150, leap days, and the edges of years and of 1970."""
+    """Return random minutes from 1850 to 2150, leap days, and the ends of years and epochs."""
     rng = random.Random(0)
     first = dt.datetime(1850, 1, 1)
     drawn = [first + dt.timedelta(minutes=rng.randrange(300 * 365 * 1440)) for _ in range(2000)]
@@ -194,13 +194,13 @@ def as_python(at: dt.datetime) -> list[int]:
 
 
 @pytest.mark.parametrize("unit", ["m", "s", "ms", "us", "ns"])
-def test_fields_are_those_of_pythons_datetime(unit):
+def test_fields_match_python_datetime(unit):
     times = np.array(moments(), dtype="datetime64[us]").astype(f"datetime64[{unit}]")
     assert calendar_fields(times).tolist() == [as_python(at) for at in moments()]
 
 
 @pytest.mark.parametrize(("unit", "kept"), [("h", 4), ("D", 3), ("M", 1)])
-def test_a_coarse_unit_is_the_start_of_its_span(unit, kept):
+def test_coarse_units_mean_start_of_period(unit, kept):
     times = np.array(moments(), dtype="datetime64[us]").astype(f"datetime64[{unit}]")
     fields = calendar_fields(times)
     expected = torch.tensor([as_python(at) for at in moments()])
@@ -211,7 +211,7 @@ def test_a_coarse_unit_is_the_start_of_its_span(unit, kept):
         assert (fields[:, 1] == 1).all()
 
 
-def test_datetimes_strings_and_any_shape_are_read_alike():
+def test_datetimes_strings_and_arrays_give_same_fields():
     at = [dt.datetime(2024, 2, 29, 23, 59), dt.datetime(1969, 7, 20, 20, 17)]
     expected = torch.tensor([as_python(x) for x in at])
     assert_close(calendar_fields(at), expected)
@@ -221,15 +221,15 @@ def test_datetimes_strings_and_any_shape_are_read_alike():
     assert_close(calendar_fields(at, ("hour", "day")), expected[:, [3, 1]])
 
 
-def test_no_times_have_no_fields():
+def test_empty_times_give_empty_fields():
     fields = calendar_fields(np.array([], dtype="datetime64[s]"))
     assert fields.shape == (0, 5) and CalendarEmbedding(4)(fields).shape == (0, 4)
 
 
-# ---- all -----------------------------------------------------------------------------------------
+# ---- all embeddings ------------------------------------------------------------------------------
 
 
-def test_they_are_stored_and_copied():
+def test_embeddings_survive_state_dict_and_deepcopy():
     for make, inputs in (
         (lambda: TokenEmbedding(3, 4, kind="conv"), torch.randn(2, 5, 3)),
         (lambda: LearnedPositions(4, 10), torch.randn(2, 5, 4)),

@@ -1,4 +1,4 @@
-"""The encoder: whole, in chunks and token by token it is one function."""
+"""TransformerEncoder: parallel, chunked and stepwise calls agree."""
 
 import copy
 import io
@@ -23,7 +23,7 @@ def encoder_of(mixer: str = "ea-6", **changes) -> TransformerEncoder:
 
 
 def in_pieces(encoder, x, *, chunks=(), steps=0):
-    """y and the state, with x read in chunks of these lengths and then token by token."""
+    """Read x in chunks of these lengths, then token by token; return outputs and state."""
     state, outputs, at = None, [], 0
     for n in chunks:
         y, state = encoder(x[:, at : at + n], state=state, return_state=True)
@@ -52,13 +52,13 @@ def test_select_reorders_and_repeats_rows(mixer):
     assert_close(encoder.step(x[index, 10], state.select(index))[0], encoder(x)[index, 10])
 
 
-def test_the_state_counts_the_bytes_of_all_layers():
+def test_nbytes_counts_all_layers():
     _, state = encoder_of(depth=3)(draw(2, 5, 8, seed=0), return_state=True)
     assert isinstance(state, EncoderState) and len(state.layers) == 3
     assert state.nbytes == 3 * 2 * 8 * (7 + 7 + 1) * 8  # layers, B, D, s z shift, bytes
 
 
-def test_a_state_is_stored():
+def test_state_survives_save_and_load():
     encoder, x = encoder_of(), draw(2, 6, 8, seed=0)
     _, state = encoder(x[:, :5], return_state=True)
     file = io.BytesIO()
@@ -68,7 +68,7 @@ def test_a_state_is_stored():
     assert_close(encoder.step(x[:, 5], back)[0], encoder(x)[:, 5])
 
 
-def test_pre_ln_ends_with_a_norm_and_post_ln_with_that_of_its_last_block():
+def test_output_is_normalised():
     x = draw(2, 5, 8, seed=0, scale=5.0)
     for norm in ("post", "pre"):
         y = encoder_of(norm=norm)(x)
@@ -78,7 +78,7 @@ def test_pre_ln_ends_with_a_norm_and_post_ln_with_that_of_its_last_block():
         )
 
 
-def test_the_blocks_run_one_after_the_other():
+def test_blocks_run_in_sequence():
     encoder, x = encoder_of(depth=3, causal=False), draw(2, 5, 8, seed=0)
     y = x
     for block in encoder.blocks:
@@ -98,8 +98,8 @@ def test_bert_base_has_85_million_parameters():
 
 
 @norms
-def test_at_the_start_signals_and_gradients_keep_their_size(norm):
-    """No layer of a fresh encoder sees gradients a hundred times those of another."""
+def test_initial_gradients_have_similar_size_in_all_blocks(norm):
+    """In a new encoder, gradients of any two blocks differ by less than a factor of 100."""
     encoder = encoder_of(dim=64, heads=8, depth=12, norm=norm)
     encoder(draw(2, 50, 64, seed=0)).pow(3).sum().backward()
     sizes = torch.stack([block.ffn[0].weight.grad.norm() for block in encoder.blocks])
@@ -113,7 +113,7 @@ def test_at_the_start_signals_and_gradients_keep_their_size(norm):
         (EncoderState(()), ValueError, "a layer for each of 2 blocks, got 0"),
     ],
 )
-def test_a_wrong_state_is_named(state, error, message):
+def test_invalid_state_raises(state, error, message):
     encoder = encoder_of()
     with pytest.raises(error, match=message):
         encoder(draw(2, 5, 8, seed=0), state=state)
@@ -122,7 +122,7 @@ def test_a_wrong_state_is_named(state, error, message):
 
 
 @mixers
-def test_an_encoder_is_stored_and_copied(mixer):
+def test_encoder_survives_state_dict_and_deepcopy(mixer):
     encoder, x = encoder_of(mixer, norm="pre"), draw(2, 5, 8, seed=0)
     other = TransformerEncoder(encoder.config).double()
     other.load_state_dict(encoder.state_dict())
@@ -131,7 +131,7 @@ def test_an_encoder_is_stored_and_copied(mixer):
 
 
 @pytest.mark.slow
-def test_a_compiled_encoder_gives_the_same_values_and_gradients():
+def test_compiled_encoder_gives_same_values_and_gradients():
     encoder, x = encoder_of(), draw(2, 11, 8, seed=0)
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 7:] = False

@@ -1,4 +1,4 @@
-"""Parallel, chunked, token by token and padded: every causal mixer is one function."""
+"""Parallel, chunked, stepwise and padded calls of every causal mixer agree."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from eattn.nn import Mixer
 
 
 def in_chunks(mixer: Mixer, x: Tensor, sizes: list[int]) -> tuple[Tensor, object]:
-    """Each chunk continues from the state before it; a chunk of 0 is a token given to `step`."""
+    """Read x in chunks, each from the state before; a chunk of size 0 is one `step`."""
     state, parts, at = None, [], 0
     for size in sizes:
         if size:
@@ -34,8 +34,8 @@ def in_chunks(mixer: Mixer, x: Tensor, sizes: list[int]) -> tuple[Tensor, object
     return torch.cat(parts, 1), state
 
 
-# 0 stands for a step
-CUTS = {
+# Sizes of chunks; 0 stands for a step
+CHUNKS = {
     "steps": [0] * 9,
     "chunks": [3, 5, 1],
     "steps between chunks": [0, 2, 0, 4, 0],
@@ -45,7 +45,7 @@ CUTS = {
 
 
 @names
-@pytest.mark.parametrize("sizes", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
 def test_parallel_chunked_and_stepwise_agree_with_gradients(name, sizes):
     L = sum(size or 1 for size in sizes)
     mixer, x = make(name, causal=True), tokens(2, L).requires_grad_()
@@ -57,20 +57,20 @@ def test_parallel_chunked_and_stepwise_agree_with_gradients(name, sizes):
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 @pytest.mark.parametrize("cut", ["steps between chunks", "past 128"])
 def test_parallel_chunked_and_stepwise_agree_without_gradients(name, mode, cut):
-    L = sum(size or 1 for size in CUTS[cut])
+    L = sum(size or 1 for size in CHUNKS[cut])
     mixer, x = make(name, causal=True), tokens(2, L)
     want = mixer(x).detach()
-    with MODES[mode](), poisoned_memory():  # caches leave room that must not be read
-        same(in_chunks(mixer, x, CUTS[cut])[0], want)
+    with MODES[mode](), poisoned_memory():  # unused capacity of a cache must not be read
+        same(in_chunks(mixer, x, CHUNKS[cut])[0], want)
 
 
 @names
 @pytest.mark.parametrize(
     ("before", "after"),
-    # autograd itself takes no tensor made in inference mode
+    # autograd does not accept tensors from inference mode
     [("no_grad", "grad"), ("no_grad", "inference"), ("inference", "no_grad")],
 )
-def test_a_state_made_in_one_mode_continues_in_another(name, before, after):
+def test_state_continues_in_another_grad_mode(name, before, after):
     mixer, x = make(name, causal=True), tokens(2, 5)
     want = mixer(x)[:, 3:].detach()
     with MODES[before]():
@@ -83,11 +83,11 @@ def test_a_state_made_in_one_mode_continues_in_another(name, before, after):
 
 @names
 @modes
-def test_padding_in_the_prefill_is_ignored(name, mode):
-    """Masked tokens are in no token's past; only AFT counts them, as it counts positions."""
+def test_padding_in_prefill_is_ignored(name, mode):
+    """Only AFT depends on the number of masked tokens, which take up positions."""
     mixer, x, mask = make(name, causal=True), tokens(12, 10), every_mask(7)
-    real = torch.cat([mask, torch.ones(12, 3, dtype=torch.bool)], 1)
-    whole = mixer(x, real).detach()
+    valid = torch.cat([mask, torch.ones(12, 3, dtype=torch.bool)], 1)
+    whole = mixer(x, valid).detach()
     with MODES[mode]():
         first, state = mixer(x[:, :2], mask[:, :2], return_state=True)
         second, state = mixer(x[:, 2:7], mask[:, 2:], state=state, return_state=True)
@@ -96,26 +96,26 @@ def test_padding_in_the_prefill_is_ignored(name, mode):
             y, state = mixer.step(x[:, t], state)
             steps.append(y.unsqueeze(1))
         got = torch.cat([first, second, *steps], 1).detach()
-    same(got[real], whole[real])
+    same(got[valid], whole[valid])
     if name != "aft":
         for row in range(12):
-            same(got[row, real[row]], mixer(x[row : row + 1, real[row]])[0].detach())
+            same(got[row, valid[row]], mixer(x[row : row + 1, valid[row]])[0].detach())
 
 
 @names
-def test_a_mask_in_a_later_chunk_hides_only_its_own_tokens(name):
+def test_mask_of_later_chunk_applies_only_to_that_chunk(name):
     mixer, x, mask = make(name, causal=True), tokens(3, 10), MASKS["holes"](5)
     _, state = mixer(x[:, :5], return_state=True)
     got, state = mixer(x[:, 5:], mask, state=state, return_state=True)
-    real = torch.cat([torch.ones_like(mask), mask], 1)
-    same(got[mask], mixer(x, real)[:, 5:][mask])
+    valid = torch.cat([torch.ones_like(mask), mask], 1)
+    same(got[mask], mixer(x, valid)[:, 5:][mask])
     last = tokens(3, 1, seed=5)
-    want = mixer(torch.cat([x, last], 1), torch.cat([real, real[:, :1]], 1))
+    want = mixer(torch.cat([x, last], 1), torch.cat([valid, valid[:, :1]], 1))
     same(mixer.step(last[:, 0], state)[0], want[:, -1])
 
 
 @names
-def test_what_is_masked_never_enters_a_state(name):
+def test_masked_tokens_never_enter_state(name):
     mixer, x, mask = make(name, causal=True), tokens(3, 7), MASKS["holes"](7)
     _, clean = mixer(x, mask, return_state=True)
     _, dirty = mixer(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, return_state=True)

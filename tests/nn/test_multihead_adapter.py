@@ -1,4 +1,4 @@
-"""Models written for `nn.MultiheadAttention` run on any mixer, unchanged."""
+"""Models written for `nn.MultiheadAttention` run with any mixer."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from eattn.nn import ElementwiseAttention, MultiheadAdapter, make_mixer, replace_attention
 
-PADDED = torch.arange(30) >= torch.tensor([[30], [20]])  # True: padding, as PyTorch has it
+PADDED = torch.arange(30) >= torch.tensor([[30], [20]])  # True for padding, as in PyTorch
 
 
 def encoder(*, batch_first: bool = True, norm_first: bool = False) -> nn.TransformerEncoder:
@@ -25,8 +25,8 @@ def tokens() -> torch.Tensor:
 @pytest.mark.parametrize("mixer", ["ea-6", "ea", "la", "gru"])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_padding_changes_nothing_in_an_encoder(mixer, training, grad):
-    """Also on the shortcuts PyTorch takes when it does not train."""
+def test_padding_does_not_change_encoder_output(mixer, training, grad):
+    """PyTorch has a fused path for inference, which must not be taken."""
     model = encoder()
     assert replace_attention(model, mixer) == 2
     model.train(training)
@@ -38,7 +38,7 @@ def test_padding_changes_nothing_in_an_encoder(mixer, training, grad):
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_time_may_come_first(norm_first):
+def test_sequence_first_layout_gives_same_output(norm_first):
     first = encoder(norm_first=norm_first)
     second = encoder(batch_first=False, norm_first=norm_first)
     for model in (first, second):
@@ -48,7 +48,7 @@ def test_time_may_come_first(norm_first):
     assert_close(y, first(tokens(), src_key_padding_mask=PADDED))
 
 
-def test_a_decoder_takes_causal_self_attention_and_cross_attention():
+def test_decoder_uses_causal_and_cross_attention():
     torch.manual_seed(0)
     layer = nn.TransformerDecoderLayer(32, 4, dropout=0.0, batch_first=True)
     replace_attention(layer, lambda name, old: ElementwiseAttention(32, causal=name == "self_attn"))
@@ -62,35 +62,37 @@ def test_a_decoder_takes_causal_self_attention_and_cross_attention():
     assert not torch.equal(layer(x, memory + 1.0, tgt_mask=mask), y)
 
 
-def test_replaced_attention_keeps_dtype_and_mode_and_what_it_was_told_to_leave():
+def test_replacement_keeps_dtype_mode_and_excluded_layers():
     model = encoder().double().eval()
-    left = model.layers[1].self_attn
+    kept = model.layers[1].self_attn
     count = replace_attention(
         model, lambda name, old: make_mixer("la", 32) if name.startswith("layers.0") else None
     )
     assert count == 1
-    assert model.layers[1].self_attn is left
+    assert model.layers[1].self_attn is kept
     new = model.layers[0].self_attn
     assert not new.mixer.training
     assert next(new.parameters()).dtype == torch.float64
 
 
-def test_gradients_reach_the_new_weights():
+def test_new_weights_get_gradients():
     model = encoder()
     replace_attention(model)
     model(tokens()).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in model.layers[0].self_attn.parameters())
 
 
-def test_what_cannot_be_honoured_is_refused():
+def test_unsupported_arguments_raise():
     x, other = tokens(), tokens()
     full, causal = (
         MultiheadAdapter(ElementwiseAttention(32, causal=causal)) for causal in (False, True)
     )
     mask = nn.Transformer.generate_square_subsequent_mask(30)
-    with pytest.raises(ValueError, match="attn_mask needs a mixer made with causal=True"):
+    with pytest.raises(
+        ValueError, match="attn_mask and is_causal need a mixer built with causal=True"
+    ):
         full(x, x, x, attn_mask=mask)
-    with pytest.raises(ValueError, match="attn_mask must be the causal one"):
+    with pytest.raises(ValueError, match="attn_mask must be the causal mask"):
         causal(x, x, x, attn_mask=torch.zeros(30, 30))
     with pytest.raises(ValueError, match="value must be key"):
         full(x, x, x + 1)
@@ -98,7 +100,7 @@ def test_what_cannot_be_honoured_is_refused():
         MultiheadAdapter(make_mixer("la", 32))(x, other, other)
     with pytest.raises(TypeError, match="mixer must be"):
         MultiheadAdapter(nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="cannot replace itself"):
+    with pytest.raises(ValueError, match="cannot replace itself: use MultiheadAdapter"):
         replace_attention(nn.MultiheadAttention(32, 4))
     with pytest.raises(ValueError, match="unknown mixer 'ea6'"):
         replace_attention(encoder(), "ea6")

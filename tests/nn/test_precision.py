@@ -1,4 +1,4 @@
-"""Narrow floats, copies, checkpoints and compilers: every mixer as training uses it."""
+"""Every mixer with autocast, bfloat16, copies and gradient checkpointing."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 @names
 @causals
-def test_autocast_stays_close(name, causal):
+def test_autocast_is_close_to_float32(name, causal):
     mixer, x = make(name, causal=causal).float(), tokens(3, 33).float().requires_grad_()
     valid = MASKS["holes"](33)
     with torch.autocast("cpu", torch.bfloat16):
@@ -25,7 +25,7 @@ def test_autocast_stays_close(name, causal):
 
 @names
 @pytest.mark.parametrize(("grad", "first"), [(True, True), (False, False)])
-def test_autocast_may_begin_or_end_at_a_state(name, grad, first):
+def test_autocast_may_change_between_state_and_step(name, grad, first):
     mixer, x = make(name, causal=True).float(), tokens(2, 9).float()
     want = mixer(x)[:, -1].detach()
     with torch.set_grad_enabled(grad):
@@ -38,7 +38,7 @@ def test_autocast_may_begin_or_end_at_a_state(name, grad, first):
 
 @names
 @causals
-def test_a_narrow_module_gives_its_dtype(name, causal):
+def test_bfloat16_module_returns_bfloat16(name, causal):
     mixer, x, dtype = make(name, causal=causal), tokens(2, 33), torch.bfloat16
     narrow = copy.deepcopy(mixer).to(dtype)
     y = narrow(x.to(dtype))
@@ -48,7 +48,7 @@ def test_a_narrow_module_gives_its_dtype(name, causal):
 
 
 @names
-def test_copies_and_state_dicts_carry_everything(name, tmp_path):
+def test_mixer_survives_state_dict_and_deepcopy(name, tmp_path):
     mixer, x = make(name, causal=True), tokens(2, 5)
     assert torch.equal(copy.deepcopy(mixer)(x), mixer(x))
     torch.save(mixer.state_dict(), tmp_path / "weights.pt")
@@ -60,7 +60,7 @@ def test_copies_and_state_dicts_carry_everything(name, tmp_path):
 
 @names
 @causals
-def test_gradient_checkpointing_changes_nothing(name, causal):
+def test_gradient_checkpointing_changes_no_gradient(name, causal):
     mixer, x = make(name, causal=causal), tokens(2, 33).requires_grad_()
     again = checkpoint(mixer, x, use_reentrant=False)
     same(differentiate(mixer, x, again), differentiate(mixer, x, mixer(x)))

@@ -1,4 +1,4 @@
-"""What keeps q and k in range: exact EA does not notice where they are, a series comes closer."""
+"""QKRange: exact EA does not depend on the center, and a series gets more accurate."""
 
 import copy
 
@@ -14,14 +14,14 @@ from eattn.nn.qk_range import SPREAD
 MASK = torch.ones(3, 20, dtype=torch.bool)
 MASK[1, 12:] = False
 MASK[2] = False
-CUTS = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
+OFFSETS = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
 
 
 def layer(**options) -> ElementwiseAttention:
     torch.manual_seed(0)
     made = ElementwiseAttention(6, **options).double()
     with torch.no_grad():
-        made.in_proj.bias[:12] = torch.linspace(-2, 2, 6).repeat(2)  # away from 0, both alike
+        made.in_proj.bias[:12] = torch.linspace(-2, 2, 6).repeat(2)  # move q and k away from 0
     return made
 
 
@@ -38,41 +38,41 @@ def same_weights(made: ElementwiseAttention, **options) -> ElementwiseAttention:
 
 
 @pytest.mark.parametrize("given", [{}, {"key_mask": MASK}, {"context": tokens(3, 9, 6, seed=4)}])
-def test_exact_attention_does_not_change_when_both_are_centred(given):
+def test_centering_does_not_change_exact_attention(given):
     x = tokens(3, 20, 6)
     plain = layer(order=None)
-    centred = same_weights(plain, order=None, center="mean")
-    torch.testing.assert_close(centred(x, **given), plain(x, **given))
+    centered = same_weights(plain, order=None, center="mean")
+    torch.testing.assert_close(centered(x, **given), plain(x, **given))
 
 
-def test_each_packed_sequence_has_a_centre_of_its_own():
+def test_each_packed_sequence_is_centered_separately():
     made, x = layer(center="mean"), tokens(1, 20, 6)
     alone = [made(x[:, a:b]) for a, b in ((0, 7), (7, 20))]
-    torch.testing.assert_close(made(x, cu_seqlens=CUTS), torch.cat(alone, 1))
+    torch.testing.assert_close(made(x, cu_seqlens=OFFSETS), torch.cat(alone, 1))
     mask = torch.rand(1, 20, generator=torch.Generator().manual_seed(1)) > 0.4
     alone = [made(x[:, a:b], mask[:, a:b]) for a, b in ((0, 7), (7, 20))]
-    torch.testing.assert_close(made(x, mask, cu_seqlens=CUTS), torch.cat(alone, 1))
+    torch.testing.assert_close(made(x, mask, cu_seqlens=OFFSETS), torch.cat(alone, 1))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_series_comes_closer_to_exact_attention_when_keys_are_centred(causal):
+def test_centering_brings_series_closer_to_exact_attention(causal):
     x = tokens(3, 50, 6)
     exact, plain = layer(order=None, causal=causal), layer(order=6, causal=causal)
-    centred = layer(order=6, causal=causal, center="learned" if causal else "mean")
-    centred.train()
-    train_on(centred, x)  # where it learns
-    centred.eval()
-    errors = [float((made(x) - exact(x)).detach().norm()) for made in (plain, centred)]
+    centered = layer(order=6, causal=causal, center="learned" if causal else "mean")
+    centered.train()
+    train_on(centered, x)  # sets the learned center
+    centered.eval()
+    errors = [float((made(x) - exact(x)).detach().norm()) for made in (plain, centered)]
     assert errors[1] < errors[0] / 3
 
 
-def test_learned_center_is_the_mean_of_the_first_keys_and_then_follows_slowly():
+def test_learned_center_is_a_running_mean_of_keys():
     made, x = layer(causal=True, center="learned").train(), tokens(3, 20, 6)
     _, k, _ = made._project(x, None)
     before = train_on(made, x, MASK)
     torch.testing.assert_close(made.placement.running, k[MASK].mean(0).to(torch.float64))
     first = made.placement.running.clone()
-    assert not torch.allclose(made(x, MASK), before)  # the first call had none to go by
+    assert not torch.allclose(made(x, MASK), before)  # the first call used 0
     train_on(made, x + 1)
     moved = (made.placement.running - first).norm()
     assert 0 < moved < 0.2 * (made._project(x + 1, None)[1].mean((0, 1)) - first).norm()
@@ -86,7 +86,7 @@ def test_learned_center_is_the_mean_of_the_first_keys_and_then_follows_slowly():
 def test_learned_center_moves_once_under_gradient_checkpointing(reentrant):
     plain = layer(causal=True, center="learned").train()
     checkpointed = copy.deepcopy(plain)
-    for seed in (1, 2):  # the first step begins at 0, the second where the first went
+    for seed in (1, 2):  # the center is 0 in the first step only
         x = tokens(2, 20, 6, seed=seed).requires_grad_()
         train_on(plain, x)
         y = checkpoint(checkpointed, x, use_reentrant=reentrant)
@@ -96,12 +96,12 @@ def test_learned_center_moves_once_under_gradient_checkpointing(reentrant):
         assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_learned_center_stays_where_nothing_is_trained():
+def test_learned_center_needs_training_mode_and_enabled_gradients():
     made = layer(causal=True, center="learned").train()
     with torch.no_grad():
         made(tokens(2, 20, 6))
     assert not made.placement.running.any()
-    made.requires_grad_(False)  # frozen, and yet in training: the keys are followed
+    made.requires_grad_(False)  # frozen weights in training mode still update it
     made(tokens(2, 20, 6))
     assert made.placement.running.any()
 
@@ -119,13 +119,13 @@ def test_learned_center_is_saved_and_decodes():
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
-def test_normalised_queries_and_keys_do_not_depend_on_the_size_of_the_weights(scale):
+def test_qk_norm_makes_output_independent_of_weight_scale(scale):
     made, x = layer(qk_norm=True), tokens(3, 20, 6)
     y = made(x)
     with torch.no_grad():
         made.in_proj.weight[:12] *= scale
         made.in_proj.bias[:12] *= scale
-    torch.testing.assert_close(made(x), y, rtol=1e-3, atol=1e-3)  # less rms_norm's epsilon
+    torch.testing.assert_close(made(x), y, rtol=1e-3, atol=1e-3)  # up to the epsilon of rms_norm
     q, k, _ = made.qkv(x)
     for part in (q, k):
         torch.testing.assert_close(
@@ -133,7 +133,7 @@ def test_normalised_queries_and_keys_do_not_depend_on_the_size_of_the_weights(sc
         )
 
 
-def test_a_bandwidth_scales_the_distance():
+def test_bandwidth_scales_queries_and_keys():
     made, x = layer(bandwidth=True), tokens(3, 20, 6)
     with torch.no_grad():
         made.placement.bandwidth.copy_(torch.linspace(0.5, 1.5, 6))
@@ -146,7 +146,7 @@ def test_a_bandwidth_scales_the_distance():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", ["ea-6+norm", "ea-q9+bandwidth+center", "ea+center+norm"])
-def test_options_go_by_name(name, causal):
+def test_mixer_names_select_options(name, causal):
     made = make_mixer(name, 8, causal=causal)
     assert (
         made.expansion
@@ -164,7 +164,7 @@ def test_options_go_by_name(name, causal):
     ("call", "message"),
     [
         (lambda: make_mixer("sa+norm", 8), "unknown mixer 'sa\\+norm'"),
-        (lambda: make_mixer("ea-6+width", 8), "\\+width is none of \\+norm, \\+bandwidth, \\+cent"),
+        (lambda: make_mixer("ea-6+width", 8), "got \\+width, but the only options are \\+norm"),
         (lambda: ElementwiseAttention(8, center="median"), "center must be None or one of mean"),
         (lambda: ElementwiseAttention(8, center="mean", causal=True), "needs causal=False"),
         (
@@ -173,6 +173,6 @@ def test_options_go_by_name(name, causal):
         ),
     ],
 )
-def test_what_cannot_be_is_refused(call, message):
+def test_invalid_options_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

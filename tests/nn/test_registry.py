@@ -1,4 +1,4 @@
-"""Every mixer against its formula, values and gradients; what it may see, and what it must not."""
+"""Every mixer: values and gradients against its formula, masks, causality and packing."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ from mixer_helpers import (
 from eattn import Taylor
 from eattn.nn import MIXERS, ElementwiseAttention, make_mixer
 
-# [B, L, dim], heads: one token; primes; one past the chunks of 64, of 128 (la) and of 256 (taylor)
+# [B, L, dim], heads: one token, and one past chunks of 64, of 128 (la) and of 256 (taylor)
 SHAPES = [
     ((1, 1, 6), 1),
     ((2, 65, 12), 3),
@@ -37,9 +37,9 @@ SHAPES = [
 @names
 @causals
 @pytest.mark.parametrize(("shape", "heads"), SHAPES, ids=str)
-def test_a_mixer_is_its_formula(name, causal, shape, heads):
+def test_mixer_matches_formula(name, causal, shape, heads):
     B, L, dim = shape
-    dim -= name not in HEADED  # odd where nothing asks for heads
+    dim -= name not in HEADED  # odd if there are no heads
     mixer, x = make(name, dim, heads=heads, causal=causal), tokens(B, L, dim).requires_grad_()
     y = mixer(x)
     assert y.shape == x.shape
@@ -49,7 +49,7 @@ def test_a_mixer_is_its_formula(name, causal, shape, heads):
 @names
 @causals
 @pytest.mark.parametrize("L", [7, 130])
-def test_masked_mixer_is_its_formula_over_valid_tokens(name, causal, L):
+def test_masked_mixer_matches_formula_over_valid_tokens(name, causal, L):
     mixer, valid = make(name, causal=causal), every_mask(L) if L == 7 else MASKS["holes"](L)
     x = tokens(len(valid), L).requires_grad_()
     want = differentiate(mixer, x, literal(mixer, x, valid), valid)
@@ -59,7 +59,7 @@ def test_masked_mixer_is_its_formula_over_valid_tokens(name, causal, L):
 
 @names
 @causals
-def test_a_row_without_tokens_gives_the_bias_alone(name, causal):
+def test_row_without_tokens_gives_bias(name, causal):
     mixer, x = make(name, causal=causal), tokens(3, 7).requires_grad_()
     y = mixer(x, MASKS["a row without tokens"](7))
     bias = getattr(mixer, "mixer", mixer).out_proj.bias
@@ -72,36 +72,36 @@ def test_a_row_without_tokens_gives_the_bias_alone(name, causal):
 
 @names
 @causals
-def test_nothing_is_read_behind_the_mask(name, causal):
-    mixer, x, real = make(name, causal=causal), tokens(12, 9), every_mask(9)
+def test_masked_tokens_are_never_read(name, causal):
+    mixer, x, valid = make(name, causal=causal), tokens(12, 9), every_mask(9)
     bad = torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=x.dtype).repeat(4)
-    answers = []
-    for tainted in (x.clone(), torch.where(real.unsqueeze(-1), x, bad)):
-        y = mixer(tainted.requires_grad_(), real)
-        assert y.isfinite().all()  # at masked tokens too: a later layer may multiply them by 0
-        answers.append(differentiate(mixer, tainted, y))
-    assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
-    assert not answers[1][1][~real].any()
+    results = []
+    for inputs in (x.clone(), torch.where(valid.unsqueeze(-1), x, bad)):
+        y = mixer(inputs.requires_grad_(), valid)
+        assert y.isfinite().all()  # also at masked tokens, which a later layer may multiply by 0
+        results.append(differentiate(mixer, inputs, y))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert not results[1][1][~valid].any()
 
 
 @names
 @pytest.mark.parametrize("L", [9, 300])
-def test_a_later_token_changes_no_earlier_output(name, L):
+def test_later_tokens_do_not_change_earlier_outputs(name, L):
     mixer, x = make(name, causal=True), tokens(2, L)
     before = mixer(x)[:, : L - 4]
     for new in (0.0, 3.0, -1e3, 1e6):
         changed = x.clone()
         changed[:, L - 4 :] = new
         after = mixer(changed)[:, : L - 4]
-        if name == "aft":  # its keys are relative to the largest, which may come later
+        if name == "aft":  # weights are relative to the largest key, which may come later
             torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
         else:
             assert torch.equal(after, before)
 
 
 @names
-def test_gradients_come_from_visible_tokens_only(name):
-    """Full recurrences are bidirectional."""
+def test_only_visible_tokens_get_gradients(name):
+    """Non-causal recurrences are bidirectional."""
     x = tokens(1, 70).requires_grad_()
     (grad,) = torch.autograd.grad(make(name, causal=True)(x)[:, 30].sum(), x)
     assert not grad[:, 31:].any() and (grad[:, :31] != 0).any(-1).all()
@@ -111,8 +111,8 @@ def test_gradients_come_from_visible_tokens_only(name):
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_both_directions_of_a_recurrence_reach_the_output(name):
-    """The first output sees the last token only backwards, the last the first only forwards."""
+def test_recurrence_uses_both_directions(name):
+    """The first output depends on the last token, and the last output on the first token."""
     mixer, x = make(name, dim=7, causal=False), tokens(2, 9, 7)
     for changed, other in ((0, -1), (-1, 0)):
         z = x.clone()
@@ -122,7 +122,7 @@ def test_both_directions_of_a_recurrence_reach_the_output(name):
 
 @names
 @causals
-def test_packed_sequences_are_each_alone(name, causal):
+def test_packed_sequences_match_separate_sequences(name, causal):
     mixer = make(name, causal=causal)
     for offsets, dtype in ((0, 7, 7, 8, 140), torch.int32), ((0, 0, 5), torch.int64):
         x = tokens(1, offsets[-1]).requires_grad_()
@@ -130,13 +130,13 @@ def test_packed_sequences_are_each_alone(name, causal):
         packed = mixer(x, cu_seqlens=torch.tensor(offsets, dtype=dtype))
         same(differentiate(mixer, x, packed), differentiate(mixer, x, alone))
     clean, x = mixer(tokens(1, 12), cu_seqlens=torch.tensor([0, 5, 12])), tokens(1, 12)
-    x[:, 2] = torch.nan  # stays in its own sequence
+    x[:, 2] = torch.nan  # must not leave its sequence
     assert torch.equal(mixer(x, cu_seqlens=torch.tensor([0, 5, 12]))[:, 5:], clean[:, 5:])
 
 
 @names
 @causals
-def test_no_tokens_give_no_tokens(name, causal):
+def test_empty_input_gives_empty_output(name, causal):
     mixer = make(name, causal=causal)
     for shape in (0, 5, 12), (2, 0, 12):
         x = tokens(*shape).requires_grad_()
@@ -158,7 +158,7 @@ def test_memory_layout_does_not_matter(name, causal):
     same(mixer(odd, mask), mixer(x, mask))
 
 
-def test_the_names_are_those_of_the_paper_and_the_quadrature():
+def test_known_mixers_cover_paper_and_quadrature():
     assert set(MIXERS) == {
         "ea-q17",
         *("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn"),
@@ -169,7 +169,7 @@ def test_the_names_are_those_of_the_paper_and_the_quadrature():
     assert make_mixer("ea", 6).expansion is None
 
 
-def test_repr_names_the_options():
+def test_repr_shows_options():
     for name in NAMES:
         mixer = fresh(name, 12, heads=3, causal=True)
         assert "dim=12" in repr(mixer) and "causal=True" in repr(mixer)
@@ -185,14 +185,14 @@ def test_sa_and_sa_math_are_the_same_function():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fresh_mixers_keep_the_size_of_their_input(name):
-    """Neither silent nor loud: a token alone comes out with a size like its own."""
+def test_new_mixers_roughly_preserve_variance(name):
+    """The output for a single token of unit variance is neither tiny nor huge."""
     torch.manual_seed(0)
     y = fresh(name, 96, heads=6)(torch.randn(64, 1, 96)).detach()
     assert 0.02 < y.std() < 2
 
 
-def test_the_linear_recurrence_starts_with_long_and_short_memories():
+def test_linear_rnn_starts_with_memories_from_2_to_512():
     mixer = make_mixer("linear-rnn", 64, causal=True)
     keep = torch.sigmoid(mixer.in_proj.bias[:64]).detach()
     assert float(keep.min()) == pytest.approx(1 / 2, abs=0.01)
@@ -200,7 +200,7 @@ def test_the_linear_recurrence_starts_with_long_and_short_memories():
 
 
 @causals
-def test_the_gru_is_that_of_torch(causal):
+def test_gru_matches_torch(causal):
     mixer, x = make("gru", causal=causal), tokens(2, 7)
     same(mixer(x), F.linear(mixer.gru(x)[0], mixer.out_proj.weight, mixer.out_proj.bias))
     assert mixer.gru.bidirectional is not causal

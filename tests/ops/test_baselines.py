@@ -1,4 +1,4 @@
-"""The mechanisms compared with, as fast as PyTorch runs them, against their literal formulas."""
+"""The fast versions of the mechanisms that the paper compares with, against the reference."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from eattn.ops import baselines, reference
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-# Lq, Lk: queries may follow keys seen earlier; one past a chunk of 128 and of 256
+# Lq, Lk: queries may follow earlier keys; lengths are one past a chunk of 128 and of 256.
 LENGTHS = pytest.mark.parametrize("lengths", [(1, 1), (1, 9), (7, 7), (5, 9), (130, 259)], ids=str)
 
 
@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def mask(B: int, L: int) -> Tensor:
-    """Holes; the first key hidden in each row, every key in the last of several rows."""
+    """Mask random keys, the first key of each row, and all keys of the last of several rows."""
     key_mask = torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.4
     key_mask[:, 0] = False
     key_mask[-1] &= B == 1
@@ -58,7 +58,7 @@ LINEAR = {"la": baselines.ELU, "taylor": baselines.TAYLOR}
 @LENGTHS
 @CAUSAL
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_every_head_is_the_literal_formula(name, lengths, causal, masked):
+def test_fast_mechanism_matches_reference_per_head(name, lengths, causal, masked):
     Lq, Lk = lengths
     fast, literal = OPS[name]
     q, k, v = draw(2, 3, Lq, 4), draw(2, 3, Lk, 4, seed=1), draw(2, 3, Lk, 4, seed=2)
@@ -74,13 +74,13 @@ def test_every_head_is_the_literal_formula(name, lengths, causal, masked):
 
 @ops
 @CAUSAL
-def test_a_query_that_sees_no_key_gives_zero_with_zero_gradient(name, causal):
+def test_query_without_keys_gives_zero_and_zero_gradient(name, causal):
     q, k, v = draw(2, 3, 7, 4), draw(2, 3, 7, 4, seed=1), draw(2, 3, 7, 4, seed=2)
     y, *grads = value_and_gradients(
         partial(OPS[name][0], causal=causal, key_mask=mask(2, 7)), q, k, v
     )
     assert not y[1].any() and not any(g[1].any() for g in grads)
-    if causal:  # the first key is hidden, so the first query sees none
+    if causal:  # the first key is masked, so the first query attends to none
         assert not y[0, :, 0].any() and not grads[0][0, :, 0].any()
     assert y[0, :, -1].all()
 
@@ -88,8 +88,8 @@ def test_a_query_that_sees_no_key_gives_zero_with_zero_gradient(name, causal):
 @pytest.mark.parametrize("name", [*OPS, "aft"])
 @DTYPES
 @CAUSAL
-def test_a_long_mean_of_ones_stays_one(name, dtype, causal):
-    """Counting to 2000 in bfloat16 ends at 256."""
+def test_long_mean_of_ones_is_one(name, dtype, causal):
+    """A sum of ones in bfloat16 would stop at 256."""
     q, k = (draw(1, 2, 2000, 4, seed=seed).detach().to(dtype) for seed in (0, 1))
     if name == "aft":
         w = draw(2000, 2000, seed=1).detach().to(dtype)
@@ -100,7 +100,7 @@ def test_a_long_mean_of_ones_stays_one(name, dtype, causal):
     assert (y - 1).abs().max() <= torch.finfo(dtype).eps + 1e-5
 
 
-# VmHWM, not ru_maxrss: that begins with the peak of whoever started the process, pytest's here.
+# VmHWM, not ru_maxrss, which starts at the peak of the parent process.
 MEMORY = """
 import re, torch
 from eattn.ops import baselines
@@ -118,7 +118,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_mask_over_keys_leaves_the_memory_of_sdpa_linear():
+def test_masked_sdpa_memory_is_linear_in_length():
     """[B, L, L] would be 64 MiB of bools and 256 MiB of floats; q, k, v are 2 MiB each."""
     script = [sys.executable, "-c", MEMORY]
     kib = int(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
@@ -130,7 +130,7 @@ def test_a_mask_over_keys_leaves_the_memory_of_sdpa_linear():
 
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("d", [1, 2, 5, 64])
-def test_features_make_the_weights(name, d):
+def test_products_of_features_are_the_weights(name, d):
     q, k = draw(2, 3, 7, d) / d**0.5, draw(2, 3, 9, d, seed=1)
     kernel = LINEAR[name]
     features = kernel.phi(q)
@@ -140,7 +140,7 @@ def test_features_make_the_weights(name, d):
 
 @pytest.mark.parametrize("name", LINEAR)
 @CAUSAL
-def test_a_state_stands_for_earlier_keys(name, causal):
+def test_state_replaces_earlier_keys(name, causal):
     kernel = LINEAR[name]
     q, k, v = draw(2, 3, 9, 4), draw(2, 3, 300, 4, seed=1), draw(2, 3, 300, 4, seed=2)
     run = partial(baselines.linear_attention, kernel, causal=causal)
@@ -159,7 +159,7 @@ def test_a_state_stands_for_earlier_keys(name, causal):
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_the_state_of_linear_attention_sums_features_of_keys(name):  # Eq. 18
+def test_linear_attention_state_is_the_sum_of_features(name):  # Eq. 18
     kernel, k, v = LINEAR[name], draw(2, 3, 300, 4), draw(2, 3, 300, 4, seed=1)
     _, state = baselines.linear_attention(kernel, k, k, v, causal=True)
     assert_close(state[..., :-1], kernel.phi(k).mT @ v)
@@ -172,7 +172,7 @@ def test_the_state_of_linear_attention_sums_features_of_keys(name):  # Eq. 18
 @CAUSAL
 @pytest.mark.parametrize("L", [1, 7, 65])
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_aft_is_the_literal_formula(causal, L, masked):
+def test_aft_matches_reference(causal, L, masked):
     options = dict(causal=causal, key_mask=mask(2, L) if masked else None)
     inputs = draw(2, L, 5), draw(2, L, 5, seed=1), draw(L, L, seed=2)
     want = value_and_gradients(partial(reference.aft, **options), *inputs)
@@ -180,7 +180,7 @@ def test_aft_is_the_literal_formula(causal, L, masked):
     assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
-def test_later_queries_of_aft_are_the_last_rows():
+def test_aft_aligns_fewer_queries_with_last_keys():
     k, v, w = draw(2, 9, 5), draw(2, 9, 5, seed=1), draw(9, 9, seed=2)
     whole = reference.aft(k, v, w, causal=True)
     assert_close(baselines.aft(k, v, w[6:], causal=True), whole[:, 6:])
@@ -188,7 +188,7 @@ def test_later_queries_of_aft_are_the_last_rows():
 
 @CAUSAL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_aft_of_huge_keys_stays_finite(causal, dtype):
+def test_aft_is_finite_for_huge_keys(causal, dtype):
     k = torch.linspace(-1e4, 1e4, 50).view(1, 50, 1).expand(2, 50, 3).to(dtype).requires_grad_()
     v, w = draw(2, 50, 3).to(dtype), draw(50, 50, seed=1).to(dtype)
     y = baselines.aft(k, v, w, causal=causal)
@@ -197,15 +197,15 @@ def test_aft_of_huge_keys_stays_finite(causal, dtype):
     assert_close(y[:, -1], v[:, -1])  # the largest key has all the weight
 
 
-def test_a_key_that_comes_later_changes_nothing_in_aft():
-    """However large it is: earlier queries weigh only the keys they see."""
+def test_later_key_does_not_change_causal_aft():
+    """Earlier queries attend only to earlier keys, even if a later key is huge."""
     k = torch.tensor([0.0, 2.0, 0.0, 500.0], dtype=torch.float64).view(1, 4, 1)
     v, w = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1), torch.zeros(4, 4).double()
     got = baselines.aft(k, v, w, causal=True)
     assert_close(got, reference.aft(k, v, w, causal=True))
 
 
-def test_the_bias_of_aft_may_be_large():
+def test_aft_accepts_large_biases():
     inputs = draw(2, 20, 3), draw(2, 20, 3, seed=1), 300 * draw(20, 20, seed=2)
     want = reference.aft(*inputs, causal=True)
     assert_close(baselines.aft(*inputs, causal=True), want)
@@ -232,34 +232,34 @@ def recurrence(B: int, L: int, D: int) -> list[Tensor]:
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (2, 2, 3), (3, 7, 5), (1, 65, 2), (2, 257, 3)], ids=str
 )
-def test_the_recurrence_is_a_loop(shape):
+def test_linear_rnn_matches_a_loop(shape):
     inputs = recurrence(*shape)
     want = value_and_gradients(loop, *inputs)
     assert_close(value_and_gradients(baselines.linear_rnn, *inputs), want, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("L", [1, 4, 7])
-def test_gradients_of_the_recurrence_are_those_of_finite_differences(L):
+def test_linear_rnn_passes_gradcheck(L):
     assert torch.autograd.gradcheck(baselines.linear_rnn, recurrence(2, L, 3))
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0, 5, 3)], ids=str)
-def test_no_tokens_give_no_tokens(shape):
+def test_linear_rnn_accepts_empty_sequences(shape):
     inputs = recurrence(*shape)
     y, *grads = value_and_gradients(baselines.linear_rnn, *inputs)
     assert y.shape == shape
     assert all(g.shape == x.shape and not g.any() for g, x in zip(grads, inputs, strict=True))
 
 
-def test_factors_of_zero_and_one_are_exact():
-    """A token that resets, and a masked one that is passed by."""
+def test_linear_rnn_is_exact_for_factors_zero_and_one():
+    """A factor of 0 resets the state, a factor of 1 keeps it, as for a masked token."""
     a, b = torch.ones(1, 50, 2), torch.zeros(1, 50, 2)
     a[:, 10], b[:, 10] = 0, 3
     y = baselines.linear_rnn(a, b, torch.full((1, 2), 7.0))
     assert (y[:, :10] == 7).all() and (y[:, 10:] == 3).all()
 
 
-def test_strides_of_the_recurrence_do_not_matter():
+def test_linear_rnn_accepts_any_strides():
     a, b, h = (x.detach() for x in recurrence(2, 64, 6))
     want = baselines.linear_rnn(a, b, h)
     odd = [x.mT.contiguous().mT for x in (a, b)]

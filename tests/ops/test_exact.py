@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from eattn.ops import ea, exact, reference
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-# [B, L, D]: one; primes; one past a block of 64 with many channels; one past a long block with one
+# [B, L, D]: ones; primes; one past a block of 64 (many channels) and of 512 (one channel).
 SHAPES = pytest.mark.parametrize(
     "shape", [(1, 1, 1), (2, 7, 3), (3, 65, 101), (1, 1025, 1)], ids=str
 )
@@ -26,7 +26,7 @@ def qkv(shape, *, keys=None, dtype=torch.float64, scale=1.0, mean=0.0) -> list[T
 
 
 def mask(B: int, L: int) -> Tensor:
-    """Some keys hidden, the first ones in every row, all of them in the last of several rows."""
+    """Mask random keys, the first third of every row, and all keys of the last of several rows."""
     key_mask = torch.rand(B, L, generator=torch.Generator().manual_seed(1)) > 0.4
     key_mask[:, : L // 3] = False
     key_mask[-1] &= B == 1
@@ -42,7 +42,7 @@ def value_and_gradients(op, inputs, **options) -> list[Tensor]:
 @SHAPES
 @CAUSAL
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_blocks_equal_the_reference(shape, causal, masked):
+def test_exact_matches_reference(shape, causal, masked):
     options = {"causal": causal, "key_mask": mask(*shape[:2]) if masked else None}
     inputs = qkv(shape)
     expected = value_and_gradients(reference.ea, inputs, **options)
@@ -50,8 +50,8 @@ def test_blocks_equal_the_reference(shape, causal, masked):
 
 
 @CAUSAL
-def test_blocks_of_every_shape_equal_the_reference(causal, monkeypatch):
-    """Tiny blocks: channels, queries and keys all end in the middle of one."""
+def test_tiny_blocks_match_reference(causal, monkeypatch):
+    """Channels, queries and keys all end in the middle of a block."""
     monkeypatch.setattr(exact, "BLOCK", 3 * 64 * 64)
     inputs = qkv((2, 150, 5))
     expected = value_and_gradients(reference.ea, inputs, causal=causal)
@@ -59,34 +59,34 @@ def test_blocks_of_every_shape_equal_the_reference(causal, monkeypatch):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 130), (130, 1), (70, 5), (5, 70)])
-def test_cross_attention_equals_the_reference(queries, keys):
+def test_cross_attention_matches_reference(queries, keys):
     inputs = qkv((2, queries, 3), keys=keys)
     expected = value_and_gradients(reference.ea, inputs, key_mask=mask(2, keys))
     assert_close(value_and_gradients(ea, inputs, key_mask=mask(2, keys)), expected)
 
 
-# Lq, Lk with many channels and with one: blocks of 64 and of 512, cut where the diagonal begins
+# Lq, Lk, D: blocks of 64 (many channels) and of 512 (one), which the diagonal divides.
 AFTER = [(1, 1, 3), (1, 130, 3), (2, 130, 101), (65, 130, 101), (70, 70, 101), (7, 1030, 1)]
 
 
 @pytest.mark.parametrize(("queries", "keys", "dim"), [*AFTER, (600, 1030, 1)])
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_queries_after_earlier_keys_are_the_last_rows(queries, keys, dim, masked):
-    """The last query sees the last key, as `reference` aligns them too."""
+def test_fewer_queries_are_aligned_with_the_last_keys(queries, keys, dim, masked):
+    """The last query is aligned with the last key, as in `reference`."""
     inputs = qkv((2, queries, dim), keys=keys)
     key_mask = mask(2, keys) if masked else None
     expected = value_and_gradients(reference.ea, inputs, causal=True, key_mask=key_mask)
     assert_close(value_and_gradients(exact.ea_after, inputs, key_mask=key_mask), expected)
 
 
-def test_more_queries_than_keys_cannot_follow_them():
+def test_more_queries_than_keys_raise():
     q, k, v = qkv((1, 5, 2), keys=4)
-    with pytest.raises(ValueError, match="q must be no longer than k, got 5 > 4 tokens"):
+    with pytest.raises(ValueError, match="q must not be longer than k, got 5 > 4 tokens"):
         exact.ea_after(q, k, v)
 
 
 @CAUSAL
-def test_gradients_are_those_of_finite_differences(causal):
+def test_gradcheck_passes(causal):
     def op(*inputs):
         return ea(*inputs, causal=causal, key_mask=mask(2, 5))
 
@@ -95,22 +95,22 @@ def test_gradients_are_those_of_finite_differences(causal):
 
 @CAUSAL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_narrow_floats_are_computed_in_float32(dtype, causal):
+def test_half_precision_is_computed_in_float32(dtype, causal):
     inputs = qkv((2, 70, 3), dtype=dtype)
     got = value_and_gradients(ea, inputs, causal=causal)
     wide = [x.detach().double().requires_grad_() for x in inputs]
     expected = value_and_gradients(reference.ea, wide, causal=causal)
     for x, y in zip(got, expected, strict=True):
         assert x.dtype == dtype
-        # the output is rounded once; so was the cotangent
+        # The output is rounded once, and so is the cotangent.
         tolerance = 20 * torch.finfo(torch.float32).eps + 2 * torch.finfo(dtype).eps
         assert (x.double() - y).abs().max() <= tolerance * (1 + y.abs().max())
 
 
 @CAUSAL
 @pytest.mark.parametrize("offset", [20.0, 100.0, 1e3])
-def test_far_keys_keep_the_digits_of_float32(causal, offset):
-    """e^(-(q - k)^2) is 0 for all of them; what counts is which is nearest, and by how much."""
+def test_far_keys_keep_float32_accuracy(causal, offset):
+    """e^(-(q - k)^2) underflows for all keys; only their relative weights matter."""
     q, k, v = qkv((1, 150, 4), dtype=torch.float32)
     k = (k + offset).detach().requires_grad_()
     got = value_and_gradients(ea, [q, k, v], causal=causal)
@@ -119,6 +119,19 @@ def test_far_keys_keep_the_digits_of_float32(causal, offset):
     assert (got[0].double() - expected[0]).abs().max() < 1e-5
     for x, y in zip(got[1:], expected[1:], strict=True):
         assert (x.double() - y).abs().max() <= 1e-5 * offset * (1 + y.abs().max())
+
+
+def test_mixed_dtypes_are_promoted():
+    q, k, v = (x.detach() for x in qkv((1, 5, 2), dtype=torch.bfloat16))
+    assert_close(ea(q, k.float(), v), ea(q.float(), k.float(), v.float()))
+
+
+@CAUSAL
+def test_common_offset_of_q_and_k_keeps_float32_accuracy(causal):
+    q, k, v = (x.detach() for x in qkv((1, 150, 4)))
+    q, k = (x.mul(2**10).round() / 2**10 for x in (q, k))  # so that x + 512 is exact
+    near, far = (ea((q + c).float(), (k + c).float(), v.float(), causal=causal) for c in (0, 512))
+    assert_close(near, far, rtol=1e-5, atol=1e-5)
 
 
 @CAUSAL
@@ -133,7 +146,7 @@ def test_masked_keys_are_never_read(causal):
 
 
 @CAUSAL
-def test_rows_without_keys_give_zero(causal):
+def test_rows_without_keys_are_zero(causal):
     q, k, v = qkv((2, 70, 3))
     y, *grads = value_and_gradients(ea, [q, k, v], causal=causal, key_mask=mask(2, 70))
     assert not y[1].any() and not any(g[1].any() for g in grads)
@@ -141,7 +154,7 @@ def test_rows_without_keys_give_zero(causal):
 
 
 @pytest.mark.parametrize("new", [0.0, 1e3, torch.nan, torch.inf])
-def test_a_later_token_changes_no_earlier_bit(new):
+def test_later_token_changes_no_earlier_bit(new):
     q, k, v = qkv((1, 100, 3), dtype=torch.float32)
     before = [y := ea(q, k, v, causal=True), *torch.autograd.grad(y.sum(), q)]
     with torch.no_grad():
@@ -151,7 +164,7 @@ def test_a_later_token_changes_no_earlier_bit(new):
 
 
 @CAUSAL
-def test_a_nan_stays_in_its_channel(causal):
+def test_nan_stays_in_its_channel(causal):
     q, k, v = qkv((2, 70, 3))
     clean = value_and_gradients(ea, [q, k, v], causal=causal)
     with torch.no_grad():
@@ -168,14 +181,14 @@ def test_empty_inputs_give_empty_outputs(shape, causal):
     assert all(x.shape == shape for x in value_and_gradients(ea, inputs, causal=causal))
 
 
-def test_queries_without_any_keys_give_zero():
+def test_no_keys_give_zero():
     inputs = qkv((2, 5, 3), keys=0)
     y, dq, dk, dv = value_and_gradients(ea, inputs)
     assert y.shape == (2, 5, 3) and not y.any() and not dq.any()
     assert dk.shape == dv.shape == (2, 0, 3)
 
 
-def test_strides_do_not_matter_and_inputs_are_left_alone():
+def test_any_strides_are_accepted_and_inputs_are_unchanged():
     q, k, v = (x.detach().transpose(0, 2) for x in qkv((3, 70, 2)))
     before = [x.clone() for x in (q, k, v)]
     y = ea(q, k, v, causal=True)
@@ -183,10 +196,10 @@ def test_strides_do_not_matter_and_inputs_are_left_alone():
     assert y.is_contiguous() and torch.equal(y, ea(*before, causal=True))
 
 
-def test_nothing_uninitialised_is_read():
+def test_uninitialised_memory_is_never_read():
     inputs = qkv((2, 70, 3))
     expected = value_and_gradients(ea, inputs, causal=True)
-    torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory with NaN
     try:
         assert_close(value_and_gradients(ea, inputs, causal=True), expected, rtol=0, atol=0)
     finally:
@@ -195,7 +208,7 @@ def test_nothing_uninitialised_is_read():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @CAUSAL
-def test_compile_sees_one_graph(causal):
+def test_compile_needs_no_graph_break(causal):
     key_mask = mask(2, 70)
 
     def layer(q, k, v):
@@ -209,13 +222,13 @@ def test_compile_sees_one_graph(causal):
 @CAUSAL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_the_operator_is_registered_properly(causal, dtype, masked):
+def test_opcheck_passes(causal, dtype, masked):
     key_mask = mask(2, 7) if masked else None
     torch.library.opcheck(exact._forward, (*qkv((2, 7, 3), dtype=dtype), key_mask, causal))
 
 
 @CAUSAL
-def test_an_exported_program_serves_other_lengths(causal):
+def test_exported_program_accepts_other_lengths(causal):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v):
             return ea(q, k, v, causal=causal)
@@ -228,7 +241,7 @@ def test_an_exported_program_serves_other_lengths(causal):
     assert_close(program.module()(*others), ea(*others, causal=causal))
 
 
-# VmHWM, not ru_maxrss: that begins with the peak of whoever started the process, pytest's here.
+# VmHWM, not ru_maxrss, which starts at the peak of the parent process.
 MEMORY = """
 import re, torch
 from eattn.ops import ea
@@ -244,16 +257,27 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_is_linear_in_the_sequence():
+def test_memory_is_linear_in_length():
     """[L, L, D] would be 4 GiB; the tensors of [B, L, D] are 1 MiB each."""
     script = [sys.executable, "-c", MEMORY.format(L=4096)]
     kib = int(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
     assert kib < 64 * 1024
 
 
-def test_bad_input_is_named():
-    x = torch.zeros(2, 5, 3)
-    with pytest.raises(TypeError, match="k must be a floating-point tensor"):
-        ea(x, x.int(), x)
-    with pytest.raises(ValueError, match="key_mask must be"):
-        ea(x, x, x, key_mask=torch.ones(2, 4, dtype=torch.bool))
+X, MASK = torch.zeros(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)
+WRONG = [
+    ((X[0], X, X), {}, ValueError, r"q must be \[B, L, D\]"),
+    ((X, X[:, :, :2], X), {}, ValueError, "v must have k's shape"),
+    ((X[:1], X, X), {}, ValueError, r"q must be \[2, L, 3\]"),
+    ((X, X.int(), X), {}, TypeError, "k must be a floating-point tensor"),
+    ((X, X, X.to("meta")), {}, ValueError, "v must be on cpu"),
+    ((X, X, X), {"key_mask": MASK[:, 1:]}, ValueError, "key_mask must be"),
+    ((X, X, X), {"key_mask": MASK.int()}, TypeError, "key_mask must be a bool"),
+    ((X[:, 1:], X, X), {"causal": True}, ValueError, "causal=True needs"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "options", "error", "message"), WRONG)
+def test_wrong_call_names_the_argument(inputs, options, error, message):
+    with pytest.raises(error, match=message):
+        ea(*inputs, **options)

@@ -1,4 +1,4 @@
-"""One operator, many forms: parallel, chunked, step by step, packed, padded, merged. All agree."""
+"""All forms of the operator agree: parallel, chunked, step by step, packed, padded, merged."""
 
 import itertools
 
@@ -6,12 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_helpers import (
-    EVERY_EXPANSION,
-    assert_near,
-    draw,
-    every_backend,
-)
+from op_helpers import EVERY_EXPANSION, assert_near, draw, every_backend
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -29,7 +24,7 @@ thorough = settings(
 
 @st.composite
 def calls(draw_from):
-    """q, k, v and a cotangent [B, L, D] in float64, with an expansion."""
+    """Draw q, k, v and a cotangent [B, L, D] in float64, and an expansion."""
     shape = (
         draw_from(st.integers(1, 3)),
         draw_from(st.integers(1, 90)),
@@ -101,7 +96,7 @@ def test_steps_equal_parallel(call):
 @every_backend
 @thorough
 @given(calls(), st.data())
-def test_packed_equals_padded_equals_alone(backend, causal, call, data):
+def test_packed_equals_padded_equals_separate(backend, causal, call, data):
     (q, k, v), gy, expansion = call
     q, k, v, gy = (x[:1] for x in (q, k, v, gy))
     L = q.shape[1]
@@ -133,7 +128,7 @@ def test_packed_equals_padded_equals_alone(backend, causal, call, data):
 
 @thorough
 @given(calls(), st.data())
-def test_readout_of_merged_states_equals_the_whole(call, data):
+def test_readout_of_merged_states_equals_one_call(call, data):
     inputs, gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
@@ -150,7 +145,7 @@ def test_readout_of_merged_states_equals_the_whole(call, data):
 
 @thorough
 @given(calls(), st.data())
-def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
+def test_initial_state_is_attended_to(call, data):
     inputs, gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
@@ -165,7 +160,7 @@ def test_a_memory_of_other_keys_is_attended_to_as_well(call, data):
 
 
 @every_backend
-def test_accumulate_and_readout_on_every_backend(backend):
+def test_accumulate_and_readout_match_reference(backend):
     q, k, v = (draw(2, 9, 5, seed=i) for i in range(3))
     state = accumulate(k, v, backend=backend)
     expected = reference.accumulate_expanded(k, v, expansion=Taylor(6))
@@ -174,7 +169,7 @@ def test_accumulate_and_readout_on_every_backend(backend):
 
 
 @every_backend
-def test_a_state_given_is_never_changed(backend):
+def test_initial_state_is_never_modified(backend):
     q, k, v = (draw(2, 20, 9, seed=i) for i in range(3))
     state = accumulate(k, v, expansion=Taylor(6))
     before = [x.clone() for x in tree_leaves(state)]
@@ -188,8 +183,8 @@ def test_a_state_given_is_never_changed(backend):
 
 
 @every_backend
-def test_only_the_state_may_be_wanted(backend):
-    """A loss on the final state alone reaches k and v, and leaves q without effect."""
+def test_loss_on_final_state_alone_has_gradients(backend):
+    """The gradient of q is zero."""
     q, k, v = (draw(2, 70, 5, seed=i) for i in range(3))
     for causal in (False, True):
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]

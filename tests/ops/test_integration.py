@@ -1,4 +1,4 @@
-"""The operator inside PyTorch: compile, autocast, checkpointing, DDP, fork, export."""
+"""The operator inside PyTorch: compile, autocast, checkpointing, fork, DataLoader, export."""
 
 import multiprocessing
 
@@ -47,7 +47,7 @@ def test_gradcheck_passes(causal, expansion):
     q, k, v = inputs(2, 9, 3, dtype=torch.float64)
     shape = 2, 3, expansion.terms
     s, z = draw(*shape, seed=7).requires_grad_(), draw(*shape, seed=8).abs().requires_grad_()
-    small = 0.0 if expansion.radius else 0.01  # below every |k|: the shift stays put
+    small = 0.0 if expansion.radius else 0.01  # below every |k|, so that the shift is constant
     shift = torch.full((2, 3), small, dtype=torch.float64)
 
     def op(q, k, v, s, z):
@@ -78,7 +78,7 @@ def test_compile_needs_no_graph_break(backend, causal, expansion):
 
 
 @both
-def test_compile_takes_steps_masks_and_packed_calls(expansion):
+def test_compile_supports_steps_masks_and_packed_calls(expansion):
     q, k, v = (draw(1, 12, 5, seed=i).float() for i in range(3))
     mask, cu = torch.rand(1, 12) > 0.5, torch.tensor([0, 5, 12], dtype=torch.int32)
 
@@ -92,7 +92,7 @@ def test_compile_takes_steps_masks_and_packed_calls(expansion):
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(*arguments), model(*arguments))
 
 
-def test_compile_with_dynamic_shapes_does_not_recompile_for_every_length():
+def test_dynamic_compile_does_not_recompile_for_new_lengths():
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: ea_series(q, k, v, causal=True) * 2, dynamic=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -102,7 +102,7 @@ def test_compile_with_dynamic_shapes_does_not_recompile_for_every_length():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-def test_autocast_gives_what_the_layers_give(dtype):
+def test_autocast_keeps_the_dtype_of_the_inputs(dtype):
     project = torch.nn.Linear(6, 18)
     x = torch.randn(2, 9, 6)
     with torch.autocast("cpu", dtype):
@@ -116,7 +116,7 @@ def test_autocast_gives_what_the_layers_give(dtype):
     assert project.weight.grad.isfinite().all() and project.weight.grad.any()
 
 
-def test_inference_mode_and_no_grad_give_the_same():
+def test_inference_mode_and_no_grad_give_equal_outputs():
     q, k, v = inputs(2, 30, 5)
     y = ea_series(q, k, v, causal=True)
     with torch.inference_mode():
@@ -129,7 +129,7 @@ def test_inference_mode_and_no_grad_give_the_same():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing_gives_the_same_gradients(reentrant):
+def test_activation_checkpointing_gives_equal_gradients(reentrant):
     plain, saved = inputs(2, 30, 5), inputs(2, 30, 5)
 
     def op(q, k, v):
@@ -142,7 +142,7 @@ def test_activation_checkpointing_gives_the_same_gradients(reentrant):
 
 
 @every_backend
-def test_only_some_inputs_may_want_a_gradient(backend):
+def test_single_input_may_require_a_gradient(backend):
     q, k, v = (x.detach() for x in inputs(2, 20, 5))
     for wanted in (q, k, v):
         wanted.requires_grad_()
@@ -153,7 +153,7 @@ def test_only_some_inputs_may_want_a_gradient(backend):
 
 @pytest.mark.parametrize("order", [0, 6])
 @every_backend
-def test_every_input_gets_a_gradient_even_without_effect(backend, order):
+def test_every_input_gets_a_gradient_even_if_zero(backend, order):
     q, k, v = inputs(1, 5, 3)
     ea_series(q, k, v, order=order, backend=backend).sum().backward()
     assert all(x.grad is not None for x in (q, k, v))
@@ -162,7 +162,7 @@ def test_every_input_gets_a_gradient_even_without_effect(backend, order):
 
 
 @pytest.mark.parametrize("op", [ea, ea_series], ids=["ea", "ea_series"])
-def test_a_second_derivative_says_that_there_is_none(op):
+def test_second_derivative_raises(op):
     q, k, v = inputs(1, 5, 3)
     (grad,) = torch.autograd.grad(op(q, k, v).square().sum(), q, create_graph=True)
     with pytest.raises((NotImplementedError, RuntimeError), match="second derivative"):
@@ -171,13 +171,13 @@ def test_a_second_derivative_says_that_there_is_none(op):
 
 def _in_child(queue, inputs):
     y = ea_series(*inputs, causal=True)
-    queue.put(float(y.numpy().sum()))  # numpy: PyTorch's own sum would hang here
+    queue.put(float(y.numpy().sum()))  # PyTorch's own sum would hang in the child
 
 
-def test_a_forked_child_does_not_hang():
-    """OpenMP does not survive fork; the kernels must not wait for threads that are not there."""
+def test_forked_child_does_not_hang():
+    """OpenMP does not survive fork: the kernels must not wait for threads of the parent."""
     inputs = [draw(2, 400, 300, seed=i).float() for i in range(3)]
-    y = ea_series(*inputs, causal=True)  # the parent's threads exist now
+    y = ea_series(*inputs, causal=True)  # starts the parent's OpenMP threads
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(queue, inputs), daemon=True)
@@ -188,10 +188,26 @@ def test_a_forked_child_does_not_hang():
     assert total == pytest.approx(float(y.sum()), rel=1e-4)
 
 
+class Sequences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        q, k, v = (draw(1, 300, 200, seed=index + i).float() for i in range(3))
+        return ea_series(q, k, v, causal=True)
+
+
+def test_data_loader_workers_can_call_the_operator():
+    direct = [Sequences()[i] for i in range(4)]  # starts the parent's OpenMP threads
+    options = dict(batch_size=None, num_workers=2, multiprocessing_context="fork")
+    loaded = list(torch.utils.data.DataLoader(Sequences(), **options))
+    assert all(torch.equal(a, b) for a, b in zip(direct, loaded, strict=True))
+
+
 @pytest.mark.parametrize("mask, state", [(False, True), (True, False), (True, True)])
 @causals
 @both
-def test_an_exported_program_is_made_of_plain_operators(causal, mask, state, expansion):
+def test_exported_program_consists_of_plain_operators(causal, mask, state, expansion):
     class Model(torch.nn.Module):
         def forward(self, q, k, v, key_mask=None, state=None):
             options = dict(expansion=expansion, causal=causal, key_mask=key_mask, state=state)
@@ -220,7 +236,7 @@ def test_an_exported_program_is_made_of_plain_operators(causal, mask, state, exp
 
 
 @both
-def test_an_exported_step_scans_nothing(expansion):
+def test_exported_step_contains_no_scan(expansion):
     class Step(torch.nn.Module):
         def forward(self, q, k, v, state):
             return ea_series_step(q, k, v, state)
@@ -242,14 +258,14 @@ def _earlier(batch, expansion) -> State:
     return accumulate(*(draw(batch, 6, 5, seed=i).float() for i in range(2)), expansion=expansion)
 
 
-def test_a_lazily_negated_view_keeps_its_sign():
+def test_lazily_negated_view_keeps_its_sign():
     x = torch.randn(1, 8, 4)
     k = torch.fft.fft(x, dim=1).conj().imag
     assert k.is_neg()
     assert torch.equal(ea_series(x, k, x, causal=True), ea_series(x, k.clone(), x, causal=True))
 
 
-def test_compiled_calls_still_refuse_bad_offsets():
+def test_compiled_call_rejects_wrong_offsets():
     q = torch.randn(1, 8, 4)
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, cu: ea_series(q, q, q, causal=True, cu_seqlens=cu))
@@ -257,7 +273,7 @@ def test_compiled_calls_still_refuse_bad_offsets():
         compiled(q, torch.tensor([0, 100_000_000], dtype=torch.int32))
 
 
-def test_forward_mode_gradients_are_refused_not_dropped():
+def test_forward_mode_gradients_raise():
     q = torch.randn(1, 8, 4)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
@@ -266,7 +282,7 @@ def test_forward_mode_gradients_are_refused_not_dropped():
                 op(dual, q, q, causal=True)
 
 
-def test_the_shift_of_a_state_takes_no_gradient():
+def test_shift_of_a_state_gets_no_gradient():
     q = torch.randn(1, 8, 4)
     _, state = ea_series(q, q, q, causal=True, return_state=True)
     state.shift.requires_grad_()

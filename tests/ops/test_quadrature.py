@@ -1,4 +1,4 @@
-"""Accuracy of the quadrature on its grid, and finite results beyond."""
+"""Accuracy of the quadrature on its grid, and finite results outside."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def value_and_gradients(call, inputs, gy):
 
 
 def apart(distance: float, radius: float):
-    """q at the same distance from its nearest key in every channel, each elsewhere in the grid."""
+    """Make q at the same distance from its nearest key in every channel, across the grid."""
     room = 2 * radius - distance
     q = torch.linspace(radius - room, radius, 16, dtype=torch.float64)
     spread = draw(2, 20, 16, seed=1).abs().mul(0.1).clamp(max=0.4)
@@ -37,9 +37,7 @@ def apart(distance: float, radius: float):
     [WIDE, WIDEST],
     [False, True],
 )
-def test_keys_up_to_9_away_have_their_weight_and_gradient(
-    backend, causal, expansion, distance, size
-):
+def test_keys_within_distance_9_match_reference(backend, causal, expansion, distance, size):
     inputs = [x.float() for x in apart(distance, expansion.radius)]
     gy = size * draw(2, 20, 16, seed=3).float()
     options = dict(expansion=expansion, causal=causal)
@@ -47,7 +45,7 @@ def test_keys_up_to_9_away_have_their_weight_and_gradient(
     want = value_and_gradients(
         lambda *x: reference.ea_expanded(*x, **options), [x.double() for x in inputs], gy
     )
-    # At a distance d, weights move by 2d for every unit that q or k do, and so do their errors.
+    # At a distance d, d/dq log w is 2d, so errors grow with d.
     bound = 8 * reference.condition(expansion) * EPS * (1 + distance)
     for name, a, b in zip(("y", "dq", "dk", "dv"), got, want, strict=True):
         scale = 1 if name == "y" else size
@@ -68,8 +66,8 @@ def test_quadrature_matches_exact_attention(causal, distance, room, error):
 @pytest.mark.parametrize(
     "spread, causal, error",
     [(1.0, False, 2e-4), (1.0, True, 2e-4), (1.5, True, 2e-4), (1.5, False, 5e-4)],
-)  # among all pairs of 512 more lie beyond the edge, and those with a middle there are off
-def test_normal_queries_and_keys_give_exact_attention(spread, causal, error):
+)  # without causality more pairs have their midpoint outside the grid, where weights are off
+def test_normal_inputs_match_exact_attention(spread, causal, error):
     q, k, v = (draw(1, 512, 16, seed=i) for i in range(3))
     q, k = spread * q, spread * k
     y = ea_series(q.float(), k.float(), v.float(), expansion=WIDE, causal=causal)
@@ -80,7 +78,7 @@ def test_normal_queries_and_keys_give_exact_attention(spread, causal, error):
 @every_backend
 @causals
 @wide
-def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, causal, expansion):
+def test_far_keys_give_bounded_values_and_finite_gradients(backend, causal, expansion):
     for distance in torch.linspace(9, 2 * expansion.reach, 8).tolist():
         q, k, v = (x.float() for x in apart(distance, expansion.reach))
         for size in (1e-8, 1.0, 1e4):
@@ -98,7 +96,7 @@ def test_farther_keys_leave_values_between_theirs_and_finite_gradients(backend, 
 
 @every_backend
 @causals
-def test_gradients_of_many_queries_far_from_all_keys_are_finite(backend, causal):
+def test_many_queries_far_from_keys_have_finite_gradients(backend, causal):
     q, k = torch.full((1, 50_000, 1), WIDE.reach), torch.full((1, 50_000, 1), -WIDE.reach)
     gradients = value_and_gradients(
         lambda *x: ea_series(*x, expansion=WIDE, causal=causal, backend=backend),
@@ -125,10 +123,10 @@ def test_queries_and_keys_beyond_the_reach_are_clamped(backend, causal, far):
 
 
 @every_backend
-def test_gradients_draw_far_keys_back(backend):
+def test_gradient_pulls_keys_back_onto_the_grid(backend):
     q, k = torch.zeros(1, 1, 1), torch.tensor([4.5, 9.0]).view(1, 2, 1)
     q += 5.5
     v = torch.tensor([0.0, 1.0]).view(1, 2, 1)
     k.requires_grad_()
     ea_series(q, k, v, expansion=WIDE, backend=backend).sum().backward()
-    assert k.grad[0, 1, 0] < 0  # nearer to q it would weigh more
+    assert k.grad[0, 1, 0] < 0  # a key closer to q would have more weight

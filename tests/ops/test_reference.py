@@ -1,4 +1,4 @@
-"""What the paper states about the operator, one test each, in float64; and the shifted oracle."""
+"""Statements of the paper about the operator, in float64, and the shifted form against them."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def gradients(y: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
 
 @SHAPES
 @CAUSAL
-def test_the_series_converges_to_exact_attention(shape, causal):  # Eq. 4
+def test_series_converges_to_exact_attention(shape, causal):  # Eq. 4
     q, k, v = (x.detach() for x in qkv(shape))
     exact = reference.ea(q, k, v, causal=causal)
     errors = [
@@ -36,7 +36,7 @@ def test_the_series_converges_to_exact_attention(shape, causal):  # Eq. 4
 
 
 @SHAPES
-def test_the_recurrence_equals_the_causal_series(shape):  # Eq. 12, Eq. 13 against Eq. 6
+def test_recurrence_equals_causal_series(shape):  # Eq. 12, Eq. 13 against Eq. 6
     q, k, v = qkv(shape)
     state, tokens = reference.initial_state(q[:, 0], order=6), []
     for i in range(shape[1]):
@@ -46,14 +46,14 @@ def test_the_recurrence_equals_the_causal_series(shape):  # Eq. 12, Eq. 13 again
 
 
 @CAUSAL
-def test_the_last_row_of_the_causal_form_is_that_of_the_full_form(causal):
+def test_last_causal_row_equals_last_full_row(causal):
     q, k, v = qkv((2, 9, 3))
     for op in (reference.ea, lambda *x, **o: reference.ea_series(*x, order=6, **o)):
         assert_close(op(q, k, v, causal=causal)[:, -1], op(q, k, v)[:, -1])
 
 
 @CAUSAL
-def test_exact_attention_does_not_change_when_q_and_k_move_together(causal):
+def test_exact_attention_is_shift_invariant(causal):
     q, k, v = qkv((2, 9, 3))
     offset = torch.tensor([3.0, -1.0, 0.5], dtype=torch.float64)
     moved = reference.ea(q + offset, k + offset, v, causal=causal)
@@ -61,13 +61,13 @@ def test_exact_attention_does_not_change_when_q_and_k_move_together(causal):
 
 
 @pytest.mark.parametrize("order", [1, 5])
-def test_an_odd_order_is_rejected(order):  # Sec. 3.2
+def test_odd_order_raises(order):  # Sec. 3.2
     with pytest.raises(ValueError, match=f"order must be even and >= 0, got {order}"):
         reference.ea_series(*qkv((1, 2, 3)), order=order)
 
 
 @pytest.mark.parametrize("order", [0, 2, 6, 12, 16])
-def test_an_even_order_gives_positive_weights(order):  # Sec. 3.2
+def test_even_order_gives_positive_weights(order):  # Sec. 3.2
     x = torch.linspace(-50, 50, 10_001, dtype=torch.float64)
     # With k = 1 for all keys the weight is P(2q), up to a factor.
     state = reference.State(*torch.ones(2, len(x), 1, order + 1, dtype=torch.float64).unbind())
@@ -77,7 +77,7 @@ def test_an_even_order_gives_positive_weights(order):  # Sec. 3.2
 
 
 @CAUSAL
-def test_gradients_at_zero_are_numbers(causal):
+def test_gradcheck_passes_at_zero(causal):
     q, k, v = qkv((1, 4, 2))
     with torch.no_grad():
         q[:, 1], k[:, 2] = 0, 0
@@ -91,7 +91,7 @@ def test_gradients_at_zero_are_numbers(causal):
 @SHAPES
 @CAUSAL
 @pytest.mark.parametrize("order", [0, 2, 6, 12])
-def test_the_shifted_form_equals_the_literal_one(shape, causal, order):
+def test_shifted_form_equals_literal_form(shape, causal, order):
     inputs = qkv(shape, scale=1.5)
     literal = reference.ea_series(*inputs, order=order, causal=causal)
     shifted = reference.ea_expanded(*inputs, expansion=Taylor(order), causal=causal)
@@ -101,7 +101,7 @@ def test_the_shifted_form_equals_the_literal_one(shape, causal, order):
 
 @CAUSAL
 @pytest.mark.parametrize("offset", [30, 50, 1e3])
-def test_the_shifted_form_is_finite_where_the_literal_one_is_not(causal, offset):
+def test_shifted_form_is_finite_for_large_keys(causal, offset):
     q, k, v = qkv((1, 9, 3))
     k = (k + offset).detach().requires_grad_()
     assert reference.ea_series(q, k, v, order=6, causal=causal).isnan().all()
@@ -111,8 +111,8 @@ def test_the_shifted_form_is_finite_where_the_literal_one_is_not(causal, offset)
         assert_close(y[:, 0], v[:, 0])
 
 
-def test_the_shifted_form_needs_no_small_keys_nor_minds_them():
-    """Far keys beside one near zero weigh nothing: the answer is that key's value."""
+def test_small_key_dominates_large_keys():
+    """Large keys next to one near zero have no weight: the output is the value of that key."""
     q, k, v = qkv((1, 9, 3))
     k = (k.abs() + 40).detach()
     k[:, 4] = 0.1
@@ -122,7 +122,7 @@ def test_the_shifted_form_needs_no_small_keys_nor_minds_them():
 
 @CAUSAL
 @pytest.mark.parametrize("form", ["exact", "shifted"])
-def test_masked_keys_are_never_read_and_rows_without_keys_give_zero(causal, form):
+def test_masked_keys_are_ignored_and_empty_rows_are_zero(causal, form):
     def op(*inputs, **options):
         if form == "exact":
             return reference.ea(*inputs, **options)
@@ -139,24 +139,24 @@ def test_masked_keys_are_never_read_and_rows_without_keys_give_zero(causal, form
     dq, dk, dv = gradients(y, [q, k, v])
     assert all(x.isfinite().all() for x in (y, dq, dk, dv))
     assert not dq[empty].any() and not dk[~key_mask].any() and not dv[~key_mask].any()
-    if not causal:  # as if the masked keys were not there
+    if not causal:  # the same as without the masked keys
         seen = key_mask[0]
         assert_close(y[:1], op(q[:1], k[:1, seen], v[:1, seen]))
 
 
-def test_no_keys_at_all_give_zero():
+def test_no_keys_give_zero():
     q, k, v = torch.randn(2, 3, 4), torch.randn(2, 0, 4), torch.randn(2, 0, 4)
     assert_close(reference.ea_expanded(q, k, v, expansion=Taylor(6)), torch.zeros_like(q))
     assert_close(reference.ea(q, k, v), torch.zeros_like(q))
 
 
 @pytest.mark.parametrize(("order", "kappa"), [(0, 1), (2, 5.83), (6, 69), (12, 2.2e3), (16, 2.1e4)])
-def test_the_condition_number_grows_with_order(order, kappa):
+def test_condition_number_grows_with_order(order, kappa):
     assert reference.condition(Taylor(order)) == pytest.approx(kappa, rel=0.02)
 
 
 @pytest.mark.parametrize("order", [2, 6, 12])
-def test_rounding_in_float32_stays_within_the_condition_number(order):
+def test_float32_error_is_bounded_by_condition_number(order):
     q, k, v = (x.detach().float() for x in qkv((4, 64, 16), scale=2.0))
     exact = reference.ea_expanded(q.double(), k.double(), v.double(), expansion=Taylor(order))
     error = (reference.ea_series(q, k, v, order=order) - exact).abs().max()

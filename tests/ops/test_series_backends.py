@@ -18,7 +18,7 @@ from op_helpers import (
 
 from eattn import Quadrature, Taylor, ea_series
 
-# [B, L, D]: one, primes, one past a vector, a tile (16) and a checkpoint (64)
+# [B, L, D]: ones, primes, one past a vector, a tile (16) and a checkpoint (64).
 SHAPES = [(1, 1, 1), (2, 7, 3), (1, 17, 17), (3, 65, 5), (1, 131, 33)]
 PACKED = [(1, 1, 1), (1, 37, 3), (1, 150, 17)]
 EVERY = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, range(5, 34, 2))]
@@ -58,7 +58,7 @@ def test_every_number_of_terms_matches_reference(backend, expansion, causal):
 
 
 def strided(case: Case) -> Case:
-    """The same numbers behind other strides: channels apart, tokens interleaved, batch last."""
+    """Return the case with other strides: batch last, gaps between channels, reversed tokens."""
 
     def last(x):
         return x.movedim(0, -1).contiguous().movedim(-1, 0)
@@ -75,7 +75,7 @@ def strided(case: Case) -> Case:
 @every_backend
 @causals
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_strides_do_not_matter(backend, causal, dtype):
+def test_any_strides_are_accepted(backend, causal, dtype):
     case = make((3, 21, 18), expansion=Taylor(6), causal=causal).to(dtype)
     moved = strided(case)
     assert not moved.k.is_contiguous()
@@ -84,17 +84,19 @@ def test_strides_do_not_matter(backend, causal, dtype):
 
 @every_backend
 @causals
-def test_expanded_inputs_and_cotangents_are_read_as_they_are(backend, causal):
+def test_expanded_inputs_and_cotangents_are_supported(backend, causal):
     row = torch.randn(1, 1, 20, requires_grad=True)
     q, k, v = (row.expand(2, 9, 20) for _ in range(3))
-    ea_series(q, k, v, causal=causal, backend=backend).sum().backward()  # cotangent of strides 0
+    ea_series(
+        q, k, v, causal=causal, backend=backend
+    ).sum().backward()  # the cotangent has strides of 0
     torch.testing.assert_close(row.grad, torch.full_like(row, 18.0), rtol=1e-4, atol=1e-4)
 
 
 @every_backend
 @causals
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (0, 0, 1)], ids=str)
-def test_nothing_in_gives_nothing_out(backend, causal, shape):
+def test_empty_inputs_give_empty_outputs(backend, causal, shape):
     case = make(shape, expansion=Taylor(6), causal=causal).to(torch.float32)
     answer = run(case, backend)
     assert answer.y.shape == shape
@@ -112,7 +114,7 @@ def test_mixed_dtypes_are_promoted(backend):
 
 @every_backend
 @causals
-def test_a_float64_state_makes_the_sums_float64(backend, causal):
+def test_float64_state_makes_sums_float64(backend, causal):
     case = make((2, 30, 5), expansion=Taylor(6), causal=causal, with_="state")
     rounded = Case(
         case.q.float(), case.k.float(), case.v.float(), Taylor(6), causal, state=case.state

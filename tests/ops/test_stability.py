@@ -1,20 +1,10 @@
-"""Large keys, long sequences, masked rows, NaN: finite where the contract says so, and right."""
+"""Large keys, long sequences, masked rows and NaN: results are finite and accurate."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from op_helpers import (
-    Case,
-    assert_near,
-    causals,
-    draw,
-    every_backend,
-    make,
-    oracle,
-    pairwise,
-    run,
-)
+from op_helpers import Case, assert_near, causals, draw, every_backend, make, oracle, pairwise, run
 from torch.utils._pytree import tree_leaves
 
 from eattn import Taylor, accumulate, ea_series, readout
@@ -25,19 +15,18 @@ MASKED = ["mask", "mask state", "packed mask"]
 
 
 def check(q, k, v, order: int, causal: bool, backend: str) -> None:
-    """Value and gradients in float32 against the float64 oracle on the same numbers."""
+    """Compare values and gradients in float32 with the float64 oracle on the same inputs."""
     case = Case(q.float(), k.float(), v.float(), Taylor(order), causal, through_state=False)
     got, want = run(case, backend), oracle(case)
     bound = 8 * reference.condition(Taylor(order)) * EPS * float(v.abs().max())
     assert_near(got.y, want.y, bound, "y")
     for name in "qkv":
-        g = want.grads[name]  # dk is a difference of terms of size 2 k v
+        g = want.grads[name]  # dk is a difference of terms of magnitude 2 k v
         scale = float(g.abs().max()) + 1 + float(k.abs().max())
         assert_near(got.grads[name], g, bound * scale, f"gradient of {name}")
 
 
-# Order, largest |q| and largest |k|: the ranges of PAPER.md, and q^n as large as it gets where no
-# key makes up for it.
+# Order, largest |q|, largest |k|: the ranges of PAPER.md, and large powers of q with keys near 0.
 SIZES = [(0, 1, 1), (2, 10, 10), (6, 1, 1), (6, 100, 100), (8, 1, 1), (8, 100, 100)]
 SIZES += [(2, 10, 1e3), (6, 10, 1e3), (8, 10, 1e3), (6, 1e3, 1e3), (10, 1e3, 1e3)]
 SIZES += [(6, 7e4, 0), (10, 1e3, 0), (16, 100, 0), (6, 7e4, 1e-5), (10, 1e3, 6e-4), (16, 100, 6e-3)]
@@ -46,14 +35,14 @@ SIZES += [(6, 7e4, 0), (10, 1e3, 0), (16, 100, 0), (6, 7e4, 1e-5), (10, 1e3, 6e-
 @every_backend
 @causals
 @pytest.mark.parametrize(("order", "q_size", "k_size"), SIZES)
-def test_queries_and_keys_of_all_sizes(backend, causal, order, q_size, k_size):
+def test_queries_and_keys_of_any_size_match_reference(backend, causal, order, q_size, k_size):
     q, k = (draw(1, 50, 9, seed=i).clamp(-1, 1) * size for i, size in ((1, q_size), (2, k_size)))
     check(q, k, draw(1, 50, 9, seed=3), order, causal, backend)
 
 
 @every_backend
 @causals
-def test_queries_whose_powers_no_float_holds_attend_to_keys_at_0(backend, causal):
+def test_queries_with_infinite_powers_attend_to_zero_keys(backend, causal):
     q, v = torch.full((1, 5, 3), 1e5), draw(1, 5, 3, seed=1).float()
     y = ea_series(q, torch.zeros_like(v), v, order=10, causal=causal, backend=backend)
     count = torch.arange(1, 6).view(1, -1, 1)
@@ -63,7 +52,7 @@ def test_queries_whose_powers_no_float_holds_attend_to_keys_at_0(backend, causal
 @every_backend
 @causals
 @pytest.mark.parametrize("key", [50.0, -50.0, 1e3])
-def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
+def test_equal_large_keys_average_the_values(backend, causal, key):
     v = draw(1, 70, 5, seed=1)
     q = draw(1, 70, 5, seed=2)
     check(q, torch.full_like(v, key), v, 6, causal, backend)
@@ -75,7 +64,7 @@ def test_all_keys_at_one_large_number_average_the_values(backend, causal, key):
 
 @every_backend
 @pairwise("small_at, large, causal", [0, 1, 20, 69], [12.0, 50.0], [False, True])
-def test_one_small_key_among_large_ones(backend, causal, small_at, large):
+def test_one_small_key_among_large_keys_matches_reference(backend, causal, small_at, large):
     q, v = draw(1, 70, 5, seed=1), draw(1, 70, 5, seed=2)
     k = draw(1, 70, 5, seed=3) + large
     k[:, small_at] = 0.1
@@ -84,7 +73,7 @@ def test_one_small_key_among_large_ones(backend, causal, small_at, large):
 
 @every_backend
 @causals
-def test_keys_that_shrink_and_keys_that_grow(backend, causal):
+def test_shrinking_and_growing_keys_match_reference(backend, causal):
     q, v = draw(1, 90, 5, seed=1), draw(1, 90, 5, seed=2)
     ramp = torch.linspace(30, 0, 90, dtype=torch.float64).view(1, -1, 1)
     ramp = ramp + draw(1, 90, 5, seed=3) / 10
@@ -95,7 +84,7 @@ def test_keys_that_shrink_and_keys_that_grow(backend, causal):
 @every_backend
 @causals
 def test_long_sums_stay_accurate(backend, causal):
-    """At L = 2^17, with values of mean 1, float32 is within 1e-5 max|v| of float64."""
+    """At L = 2^17 with values of mean 1, float32 is within 1e-5 max|v| of float64."""
     L = 2**17
     q, k = (draw(1, L, 3, seed=i, scale=0.7).float() for i in range(2))
     v = draw(1, L, 3, seed=3, mean=1.0).float()
@@ -106,7 +95,7 @@ def test_long_sums_stay_accurate(backend, causal):
 
 @every_backend
 @causals
-def test_a_row_that_attends_to_nothing_gives_zero_with_zero_gradient(backend, causal):
+def test_row_without_keys_is_zero_with_zero_gradient(backend, causal):
     q, k, v = (draw(3, 40, 5, seed=i).float().requires_grad_() for i in range(3))
     mask = torch.ones(3, 40, dtype=torch.bool)
     mask[0] = False
@@ -124,7 +113,7 @@ def test_a_row_that_attends_to_nothing_gives_zero_with_zero_gradient(backend, ca
 
 @every_backend
 @pairwise("with_, junk, causal", MASKED, [torch.nan, torch.inf, -torch.inf, 1e30], [False, True])
-def test_what_is_behind_the_mask_changes_nothing(backend, causal, with_, junk):
+def test_masked_tokens_change_no_bit(backend, causal, with_, junk):
     case = make((1, 45, 5), expansion=Taylor(6), causal=causal, with_=with_).to(torch.float32)
     hidden = ~case.key_mask.unsqueeze(-1)
     k, v = (x.masked_fill(hidden, junk) for x in (case.k, case.v))
@@ -154,7 +143,7 @@ def test_nan_and_inf_stay_in_their_channel(backend, causal, name, junk):
 
 
 @every_backend
-def test_accumulating_no_keys_gives_the_empty_state(backend):
+def test_no_keys_give_an_empty_state(backend):
     state = accumulate(torch.randn(2, 0, 3), torch.randn(2, 0, 3))
     assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
     assert not readout(torch.randn(2, 4, 3), state).any()
@@ -164,8 +153,8 @@ def test_accumulating_no_keys_gives_the_empty_state(backend):
 
 @every_backend
 @causals
-def test_half_precision_survives_keys_that_underflow_in_it(backend, causal):
-    """e^-k^2 is 0 in fp16 from |k| = 4.1 on; sums are float32 and relative to the smallest key."""
+def test_half_precision_keys_do_not_underflow(backend, causal):
+    """e^-k^2 underflows in fp16 for |k| > 4.1; sums are float32, relative to the smallest key."""
     for dtype in (torch.float16, torch.bfloat16):
         q, v = draw(1, 60, 5, seed=1), draw(1, 60, 5, seed=2)
         k = draw(1, 60, 5, seed=3) + 8
@@ -176,7 +165,7 @@ def test_half_precision_survives_keys_that_underflow_in_it(backend, causal):
 
 
 @every_backend
-def test_a_far_outlier_key_gets_no_weight_and_no_gradient(backend):
+def test_outlier_key_has_zero_weight_and_zero_gradient(backend):
     case = make((1, 30, 4), expansion=Taylor(12), causal=True).to(torch.float32)
     case.k[:, 3] = 1e3
     answer = run(case, backend)

@@ -1,4 +1,4 @@
-"""The state: its size, merging, reordering, moving, storing."""
+"""The decoding state: size, merging, reordering, conversion, storage."""
 
 import copy
 import io
@@ -25,10 +25,10 @@ def assert_equal(a: State, b: State) -> None:
     assert a.expansion == b.expansion
     for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
         assert x.dtype == y.dtype and torch.equal(x, y)
-        assert torch.equal(x.signbit(), y.signbit())  # bit for bit: -0 is not 0
+        assert torch.equal(x.signbit(), y.signbit())  # torch.equal treats -0 and 0 as equal
 
 
-def test_a_new_state_is_empty_and_says_its_size():
+def test_new_state_is_empty_and_reports_its_size():
     state = State.zeros(2, 8, order=4)
     assert state.s.shape == state.z.shape == (2, 8, 5) and state.shift.shape == (2, 8)
     assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
@@ -39,7 +39,7 @@ def test_a_new_state_is_empty_and_says_its_size():
 
 
 @pytest.mark.parametrize("length", [1, 100, 3000])
-def test_its_size_never_depends_on_length(length):
+def test_state_size_does_not_depend_on_length(length):
     q = torch.randn(1, length, 8)
     _, state = ea_series(q, q, q, causal=True, return_state=True)
     assert state.nbytes == State.zeros(1, 8).nbytes
@@ -69,7 +69,7 @@ def test_merging_keeps_the_smaller_shift():
     assert torch.equal(State.merge(a, b).shift, torch.minimum(a.shift, b.shift))
 
 
-def test_merging_passes_gradients_to_both():
+def test_merging_passes_gradients_to_both_states():
     a, b = state_of(1), state_of(3, scale=2.0)
     leaves = [x.clone().requires_grad_() for x in (a.s, a.z, b.s, b.z)]
     merged = State.merge(
@@ -89,13 +89,13 @@ def test_select_reorders_and_repeats_rows():
         torch.testing.assert_close(readout(q, picked)[row], readout(q[row : row + 1], alone)[0])
 
 
-def test_a_selected_state_goes_on_decoding():
+def test_selected_state_continues_decoding():
     state = state_of(1).select(torch.tensor([1, 1]))
     y, after = ea_series_step(*draw(3, 2, 5, seed=4).unbind(), state)
     assert y.shape == (2, 5) and after.s.shape == (2, 5, 7)
 
 
-def test_to_moves_and_widens():
+def test_to_changes_device_and_dtype():
     state = state_of(1).to(torch.float32)
     assert state.s.dtype == state.shift.dtype == torch.float32
     assert state.to("meta").s.device.type == "meta"
@@ -104,7 +104,7 @@ def test_to_moves_and_widens():
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch", "copy"])
-def test_it_can_be_stored(how):
+def test_state_can_be_saved_and_copied(how):
     state = state_of(1)
     if how == "pickle":
         back = pickle.loads(pickle.dumps(state))
@@ -136,7 +136,7 @@ def test_state_is_immutable():
         state_of(1).s = torch.zeros(1)
 
 
-def test_checkpoint_passes_a_state_through():
+def test_activation_checkpointing_supports_states():
     state = state_of(1)
     q, k, v = draw(3, 3, 4, 5, seed=2).requires_grad_().unbind()
 
@@ -149,7 +149,7 @@ def test_checkpoint_passes_a_state_through():
     assert_equal(after, expected)
 
 
-def test_any_memory_layout_will_do():
+def test_any_memory_layout_is_accepted():
     state = state_of(1)
     other = replace(state, s=state.s.contiguous(), z=state.z.contiguous())
     assert other.s.stride() != state.s.stride()
@@ -157,8 +157,8 @@ def test_any_memory_layout_will_do():
     assert torch.equal(readout(q, other), readout(q, state))
 
 
-def test_a_float64_state_goes_on_absorbing_where_float32_stops():
-    """float32 sums stop growing near 2^24 terms of equal size; float64 ones do not."""
+def test_float64_state_absorbs_more_tokens_than_float32():
+    """float32 sums of equal terms stop growing near 2^24 terms; float64 sums do not."""
     token = torch.zeros(1, 1)
     for dtype, absorbs in ((torch.float32, False), (torch.float64, True)):
         state = State.zeros(1, 1, order=0, dtype=dtype)

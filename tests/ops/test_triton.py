@@ -1,7 +1,7 @@
-"""The Triton backend without a GPU: why it does not run, and its kernels, interpreted.
+"""The Triton backend without a GPU: reasons why it cannot run, and interpreted kernels.
 
-The interpreter is chosen when a kernel is defined, so it has a process of its own, in which the
-tests of every backend run. On a GPU they run as they are: `pytest -m gpu`.
+Triton chooses the interpreter when a kernel is defined, so the tests of every backend run in
+another process here. On a GPU they run directly: `pytest -m gpu`.
 """
 
 import itertools
@@ -22,23 +22,23 @@ from eattn.ops.triton import configs
 
 TESTS = Path(__file__).parents[1]
 installed = pytest.mark.skipif(triton.unavailable() is not None, reason=str(triton.unavailable()))
-# Its interpreter makes numbers of a & b where both are conditions, and refuses them as a mask.
+# It turns `a & b` of two conditions into integers, and then rejects them as a mask.
 broken = triton.version() == (3, 9)
 interpretable = pytest.mark.skipif(broken, reason="the interpreter of Triton 3.9 is broken")
-splits = pytest.mark.parametrize("cut", ["chunks", "fused"])
+splits = pytest.mark.parametrize("split", ["chunks", "fused"])
 
 
-def interpreted(*arguments: str, cut: str = "chunks") -> int:
-    """Run pytest where Triton's kernels are Python; no test may fail. Returns how many passed."""
+def interpreted(*arguments: str, split: str = "chunks") -> int:
+    """Run pytest with interpreted kernels; no test may fail. Return the number of passed tests."""
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # where there is a GPU, tests would make tensors on it
+        "CUDA_VISIBLE_DEVICES": "",  # with a GPU, tests would create tensors on it
         "HIP_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "interpreted_helpers", "--cut", cut]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "interpreted_helpers", "--split", split]
     command += ["-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
@@ -52,7 +52,7 @@ def interpreted(*arguments: str, cut: str = "chunks") -> int:
 
 REFERENCE = "test_series_backends.py::test_backend_matches_reference"
 PACKED = "test_series_backends.py::test_packed_sequences_match_reference"
-# One call of each kind, split each way: the test, and the parameters of its case.
+# One call of each kind, with both ways of splitting: the test, and the parameters of its case.
 CHOSEN = {
     "chunks": [
         (REFERENCE, "-(2, 7, 3)-float32-6-causal-"),
@@ -63,9 +63,9 @@ CHOSEN = {
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
         (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
         ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
-        ("test_series_backends.py::test_nothing_in_gives_nothing_out", "(2, 0, 3)-causal-"),
-        ("test_facts.py::test_the_first_output_is_the_first_value", "6-"),
-        ("test_quadrature.py::test_gradients_draw_far_keys_back", ""),
+        ("test_series_backends.py::test_empty_inputs_give_empty_outputs", "(2, 0, 3)-causal-"),
+        ("test_properties.py::test_first_output_is_the_first_value", "6-"),
+        ("test_quadrature.py::test_gradient_pulls_keys_back_onto_the_grid", ""),
     ],
     "fused": [
         (REFERENCE, "state-(2, 7, 3)-float64-6-causal-"),
@@ -73,21 +73,19 @@ CHOSEN = {
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
     ],
 }
-FILES = ["series_backends", "quadrature", "stability", "facts", "forms", "integration"]
-# One pass differs from three in the forward alone, and not in what is read and written.
+FILES = ["series_backends", "quadrature", "stability", "properties", "forms", "integration"]
+# The fused forward differs from the chunked one in its sums, not in its loads and stores.
 FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or float64)"}
 
 
 @installed
 @interpretable
 @splits
-def test_chosen_calls_equal_the_reference_when_interpreted(cut):
-    cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[cut]]
-    if cut == "chunks":
-        cases.append(
-            f"{TESTS / 'ops' / 'triton_worker.py'}::test_steps_equal_the_reference[float32-6]"
-        )
-    assert interpreted(*cases, cut=cut) == len(cases)
+def test_chosen_calls_match_reference_when_interpreted(split):
+    cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[split]]
+    if split == "chunks":
+        cases.append(f"{TESTS / 'ops' / 'triton_worker.py'}::test_steps_match_reference[float32-6]")
+    assert interpreted(*cases, split=split) == len(cases)
 
 
 @pytest.mark.full
@@ -95,18 +93,18 @@ def test_chosen_calls_equal_the_reference_when_interpreted(cut):
 @interpretable
 @splits
 @pytest.mark.parametrize("file", FILES)
-def test_the_whole_matrix_holds_when_interpreted(file, cut):
-    interpreted(str(TESTS / "ops" / f"test_{file}.py"), "-k", FEWER[cut], cut=cut)
+def test_all_backend_tests_pass_when_interpreted(file, split):
+    interpreted(str(TESTS / "ops" / f"test_{file}.py"), "-k", FEWER[split], split=split)
 
 
 @pytest.mark.full
 @installed
 @interpretable
-def test_decoding_when_interpreted():
+def test_decoding_works_when_interpreted():
     interpreted(str(TESTS / "ops" / "triton_worker.py"))
 
 
-def test_without_triton_it_says_how_to_get_it(monkeypatch):
+def test_missing_triton_error_suggests_pip_install(monkeypatch):
     monkeypatch.setattr(triton.util, "find_spec", lambda name: None)
     why = triton.unavailable()
     assert why == 'Triton is not installed: pip install "eattn[gpu]"'
@@ -138,7 +136,7 @@ def test_only_gpu_tensors_choose_triton(monkeypatch):
 
 
 @pytest.mark.parametrize(("version", "old"), [("3.3.1", True), ("3.4.0", False), ("4.0", False)])
-def test_a_version_that_cannot_compile_the_kernels_is_refused(monkeypatch, version, old):
+def test_too_old_triton_version_is_rejected(monkeypatch, version, old):
     monkeypatch.setattr(triton.util, "find_spec", lambda name: object())
     monkeypatch.setattr(triton.metadata, "version", lambda name: version)
     why = triton.unavailable()
@@ -148,7 +146,7 @@ def test_a_version_that_cannot_compile_the_kernels_is_refused(monkeypatch, versi
 
 
 @pytest.mark.parametrize(("version", "needs"), [("3.7.1", True), ("3.9.0", False)])
-def test_without_a_compiler_for_its_launcher_it_says_so(monkeypatch, version, needs):
+def test_missing_c_compiler_is_reported(monkeypatch, version, needs):
     monkeypatch.setattr(triton.util, "find_spec", lambda name: object())
     monkeypatch.setattr(triton.metadata, "version", lambda name: version)
     monkeypatch.setattr(triton, "INTERPRETED", False)
@@ -159,16 +157,16 @@ def test_without_a_compiler_for_its_launcher_it_says_so(monkeypatch, version, ne
         assert why.startswith("Triton 3.7 needs a C compiler to launch kernels, gcc or clang")
 
 
-def test_without_a_device_it_says_so(monkeypatch):
+def test_missing_device_is_reported(monkeypatch):
     monkeypatch.setattr(triton, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert triton.no_device() == "there is no CUDA or ROCm device"
+    assert triton.no_device() == "no CUDA or ROCm device is available"
     assert backends()["triton"] is not None
 
 
 @pytest.mark.parametrize("chunk", [16, 64])
 @pytest.mark.parametrize("cu", [[0, 5], [0, 0, 64, 64, 70, 201], [0, 1, 2, 3], [0, 128, 256]])
-def test_every_chunk_of_packed_sequences_has_a_slot_of_its_own(cu, chunk):
+def test_every_chunk_of_packed_sequences_has_its_own_slot(cu, chunk):
     offsets = torch.tensor(cu, dtype=torch.int32)
     x = torch.empty(1, cu[-1], 1)
     count = configs.slots(x, offsets, chunk)
@@ -180,13 +178,13 @@ def test_every_chunk_of_packed_sequences_has_a_slot_of_its_own(cu, chunk):
 
 
 @pytest.mark.parametrize("cu", [[100, 300, 700], [0, -640, 100], [0, 900, 300, 64]])
-def test_chunks_of_wrong_offsets_belong_to_some_sequence(cu):
+def test_wrong_offsets_give_valid_sequence_indices(cu):
     rows = configs.row_of_slot(torch.tensor(cu, dtype=torch.int32), 64, 11 + len(cu))
     assert rows.min() >= 0
     assert rows.max() < len(cu) - 1
 
 
-def test_one_long_series_is_cut_and_many_channels_are_not():
+def test_long_sequence_is_chunked_and_many_channels_are_fused():
     assert not configs.is_fused(1, 131072, 131072, 64, 7)
     chunk = configs.chunk_length(1, 131072, 64)
     assert 2 * (131072 // chunk) >= configs.WARPS

@@ -1,6 +1,6 @@
-"""The Triton kernels compiled ahead of time, without a GPU: they compile, and nothing spills.
+"""Ahead-of-time compilation of the Triton kernels, without a GPU: they compile and do not spill.
 
-That shows that they fit the registers of a GPU, not that they are right or fast on it.
+This shows that the kernels fit in a GPU's registers, not that they are correct or fast.
 """
 
 import json
@@ -35,16 +35,16 @@ TARGETS = {
 targets = pytest.mark.parametrize("target", TARGETS)
 TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
 FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
-# All of them, since a compiler may keep few terms in memory and not many.
+# All expansions: a kernel may spill with few terms even if it does not with many.
 EXPANSIONS = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, NODE_COUNTS)]
-# Those with the most terms of each list of choices.
+# The expansions with the most terms for each list of configurations.
 MOST = [Taylor(8), Quadrature(9), Taylor(12), Quadrature(13), Taylor(16), Quadrature(33)]
-ONE_FORM = {"states", "merge", "step"}  # causal or not
+ONE_FORM = {"states", "merge", "step"}  # kernels without an argument CAUSAL
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 INPUTS = {"q_ptr", "k_ptr", "v_ptr", "g_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
 INDICES = {"mask_ptr": "*u8", "cu_ptr": "*i32", "row_ptr": "*i32"}
-# What a plain call does without.
+# Arguments that a plain call does not have.
 ABSENT = {*INDICES, "s0_ptr", "z0_ptr", "m0_ptr", "gs_ptr", "gz_ptr", "ds_ptr", "dz_ptr"}
 
 
@@ -64,7 +64,7 @@ def compiled(
     everything: bool = True,
     real: torch.dtype = torch.float32,
 ):
-    """The kernel as a call would have it, with mask, offsets and states, or with none of them."""
+    """Compile a kernel as a call would, with mask, offsets and states, or with none of them."""
     from triton import compile as compile_
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -84,7 +84,7 @@ def compiled(
     wide = "fp64" if real == torch.float64 else "fp32"
     signature, values, attrs = {}, {}, {}
     for place, argument in enumerate(kernel.arg_names):
-        if argument.endswith("_d"):  # the stride of neighbouring channels, as it usually is
+        if argument.endswith("_d"):  # channels are usually adjacent
             constants[argument] = 1
         if argument in constants or argument in absent:
             signature[argument] = "constexpr"
@@ -107,10 +107,10 @@ def compiled(
 
 
 def usage(binary, target: str, folder: Path) -> dict[str, int]:
-    """Registers, and whatever went to memory for want of them."""
+    """Return the number of registers and the bytes that were spilled to memory."""
     if TARGETS[target][0] == "hip":
         text = binary.asm["amdgcn"]
-        # Scalars that do not fit go to lanes of vector registers, and not to memory.
+        # Scalars that do not fit are kept in lanes of vector registers, not in memory.
         names = ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size")
         return {name: int(re.search(rf"\.{name}:\s*(\d+)", text).group(1)) for name in names}
     import triton as package
@@ -129,16 +129,16 @@ def assert_fits(binary, target: str, folder: Path) -> None:
     used = usage(binary, target, folder)
     registers = used.pop("REG", None) or used.pop("vgpr_count")
     assert registers <= (512 if TARGETS[target][0] == "hip" else 255)
-    assert not any(used.values()), f"{registers} registers, and {used}"
+    assert not any(used.values()), f"{registers} registers and {used}"
 
 
-# All kernels for one GPU, and for the others one that uses most of what there is.
+# All kernels for one GPU, and the most complex one for the others.
 CHOSEN = [(name, "sm_90") for name in (*TUNED, *FIXED)]
 CHOSEN += [("fused", other) for other in TARGETS if other != "sm_90"]
 
 
 @pytest.mark.parametrize(("name", "target"), CHOSEN)
-def test_the_usual_call_compiles_and_does_not_spill(name, target, tmp_path):
+def test_usual_call_compiles_without_spilling(name, target, tmp_path):
     config = FIXED.get(name, choices(7)[1])
     assert_fits(compiled(name, target, config, Taylor(6)), target, tmp_path)
 
@@ -161,7 +161,7 @@ CALLED = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "expansion", "causal", "target"), CALLED)
-def test_nothing_the_autotuner_may_choose_spills(name, expansion, causal, target, tmp_path):
+def test_no_configuration_spills(name, expansion, causal, target, tmp_path):
     for config in [FIXED[name]] if name in FIXED else choices(expansion.terms):
         binary = compiled(name, target, config, expansion, causal=causal)
         assert_fits(binary, target, tmp_path)
@@ -171,7 +171,7 @@ def test_nothing_the_autotuner_may_choose_spills(name, expansion, causal, target
 @targets
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
-def test_a_plain_call_on_narrow_inputs_does_not_spill(name, dtype, target, tmp_path):
+def test_plain_half_precision_call_does_not_spill(name, dtype, target, tmp_path):
     config = FIXED.get(name, choices(7)[0])
     options = dict(dtype=dtype, everything=False)
     assert_fits(compiled(name, target, config, Taylor(6), **options), target, tmp_path)
@@ -181,8 +181,8 @@ def test_a_plain_call_on_narrow_inputs_does_not_spill(name, dtype, target, tmp_p
 @targets
 @pytest.mark.parametrize("expansion", MOST, ids=str)
 @pytest.mark.parametrize("name", ["query_gradients", "key_gradients"])
-def test_gradients_of_narrow_inputs_do_not_spill(name, expansion, target, tmp_path):
-    """They need the most registers."""
+def test_half_precision_gradients_do_not_spill(name, expansion, target, tmp_path):
+    """Gradients need the most registers."""
     for config in choices(expansion.terms):
         binary = compiled(name, target, config, expansion, dtype=torch.bfloat16)
         assert_fits(binary, target, tmp_path)
@@ -193,13 +193,13 @@ def test_gradients_of_narrow_inputs_do_not_spill(name, expansion, target, tmp_pa
 @pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(17)], ids=str)
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
 def test_float64_compiles(name, expansion, target):
-    """Registers or not: it is for checking, not for speed."""
+    """Spilling is allowed: float64 is for accuracy, not for speed."""
     config = FIXED.get(name, choices(expansion.terms)[0])
     assert compiled(name, target, config, expansion, real=torch.float64).asm
 
 
 class Driver:
-    """Stands in for Triton's driver; anything to be timed is run once."""
+    """Stand-in for Triton's driver; the benchmarker runs each function once."""
 
     def get_current_target(self):
         from triton.backends.compiler import GPUTarget
@@ -222,7 +222,7 @@ class Driver:
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """Calls of the backend go as far as they can without a GPU: each launch is compiled."""
+    """Compile each launch of the backend without running it; yield the names of the kernels."""
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
@@ -237,15 +237,15 @@ def compiling(monkeypatch):
         assert min(programs) > 0
         return run(kernel, *args, grid=grid, warmup=True, **options)
 
-    few = (Config(1, 1), Config(2, 1))  # enough to be chosen from, and quick to compile
+    few = (Config(1, 1), Config(2, 1))  # two are enough for the autotuner, and quick to compile
     monkeypatch.setattr(configs, "CHOICES", {33: few})
     monkeypatch.setattr(launch, "MERGE", Config(1, 1))
     monkeypatch.setattr(JITFunction, "run", compile_only)
-    held = "_active" if "_active" in vars(driver) else "active"  # as in Triton 3.4
+    held = "_active" if "_active" in vars(driver) else "active"  # "active" in Triton 3.4
     monkeypatch.setattr(driver, held, Driver())
     _forget(launch)
     yield names
-    _forget(launch)  # or a real GPU would get what was compiled for this one
+    _forget(launch)  # so that a real GPU does not use kernels compiled for the stand-in
 
 
 def _forget(launch):
@@ -256,7 +256,7 @@ def _forget(launch):
 
 
 class Seen(TorchDispatchMode):
-    """The operators that were called, by name."""
+    """Records the names of all operators that are called."""
 
     def __init__(self):
         super().__init__()
@@ -267,11 +267,11 @@ class Seen(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-# What asks a GPU for a number, and waits for it.
+# Operators that wait for the GPU.
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim"}
 
 
-# [B, L, D], where 1 is a constant to the compiler
+# Shapes are [B, L, D]; a size of 1 is a constant for the compiler.
 @pytest.mark.parametrize(
     ("shape", "with_", "causal", "kernels"),
     [
@@ -280,27 +280,29 @@ WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select
         ((2, 70, 16), "mask state", False, {"states", "merge", "outputs"}),
     ],
 )
-def test_launches_compile_with_the_arguments_they_get(compiling, shape, with_, causal, kernels):
+def test_launches_compile_with_their_actual_arguments(compiling, shape, with_, causal, kernels):
     from eattn.ops.triton import launch
 
     case = make(shape, expansion=Taylor(2), causal=causal, with_=with_).to(torch.float32)
     state = (None,) * 3 if case.state is None else case.state.tensors().values()
     given = Inputs(case.q, case.k, case.v, case.key_mask, case.cu_seqlens, *state)
     options = dict(expansion=case.expansion, causal=causal)
-    E = numbers(case.expansion, torch.float32, launch.REAL[torch.float32])  # made once, on the CPU
+    E = numbers(
+        case.expansion, torch.float32, launch.REAL[torch.float32]
+    )  # cached; created on the CPU
     with Seen() as seen:
         y, *final, saved = launch.forward(given, **options, save=True)
         launch.backward(y, *final[:2], given, final, saved, **options)
     assert set(compiling) == kernels | {"query_gradients", "merge_back", "key_gradients"}
     assert not seen.names & WAITS
     if with_:
-        # What was chosen can be kept in a file (TRITON_CACHE_AUTOTUNING=1), as plain values only.
+        # Triton can store choices in a file (TRITON_CACHE_AUTOTUNING=1) if keys are plain values.
         (key,) = launch._tuned("key_gradients", E, 32, causal).cache
         assert json.loads(json.dumps(key)) == list(key)
 
 
-def test_a_step_is_one_launch_that_nothing_waits_for(compiling):
-    """So a CUDA graph can hold it: beside the launch there is only memory to be had."""
+def test_step_is_one_launch_without_sync(compiling):
+    """A CUDA graph can hold a step: apart from the launch it only allocates memory."""
     from eattn.ops.triton import launch
 
     case = make((2, 1, 5), expansion=Taylor(6), causal=True).to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The Triton backend on a GPU, beyond the tests of every backend: graphs, and no sync."""
+"""The Triton backend on a GPU, in addition to the tests of every backend: CUDA graphs, no sync."""
 
 import pytest
 import torch
@@ -8,9 +8,7 @@ from torch.utils._pytree import tree_leaves
 from eattn import Quadrature, State, Taylor, ea_series, ea_series_step
 from eattn.ops import triton
 
-why_not = triton.unavailable() or (
-    None if torch.cuda.is_available() else "there is no CUDA or ROCm device"
-)
+why_not = triton.unavailable() or triton.no_device()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(why_not is not None, reason=f"triton: {why_not}")]
 both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
 
@@ -20,7 +18,7 @@ def on_gpu(*shape: int) -> list[torch.Tensor]:
 
 
 def captured(call):
-    """A graph of the call, compiled and tuned before that, and where its result will be."""
+    """Compile and tune a call, capture it in a CUDA graph; return the graph and its output."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -34,7 +32,7 @@ def captured(call):
 
 @both
 @torch.no_grad()
-def test_decoding_replays_from_a_graph(expansion):
+def test_decoding_step_replays_from_a_cuda_graph(expansion):
     q, k, v = on_gpu(2, 9, 40)
     token = [x[:, 0].clone() for x in (q, k, v)]
     state = State.zeros(2, 40, expansion=expansion, device="cuda")
@@ -62,7 +60,7 @@ def test_decoding_replays_from_a_graph(expansion):
 @causals
 @pytest.mark.parametrize("shape", [(1, 3000, 40), (1024, 20, 33)], ids=["chunks", "fused"])
 @torch.no_grad()
-def test_whole_sequences_replay_from_a_graph(causal, shape):
+def test_sequence_replays_from_a_cuda_graph(causal, shape):
     q, k, v = on_gpu(*shape)
     graph, y = captured(lambda: ea_series(q, k, v, causal=causal))
     for x in (q, k, v):
@@ -71,9 +69,9 @@ def test_whole_sequences_replay_from_a_graph(causal, shape):
     assert torch.equal(y, ea_series(q, k, v, causal=causal))
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # that it is a prototype
-def test_no_call_waits_for_the_gpu():
-    """But the first calls, which compile and tune."""
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # a prototype feature warns
+def test_calls_do_not_synchronize():
+    """The first calls compile and tune, and are not tested."""
     q, k, v = on_gpu(1, 700, 40)
     cu = torch.tensor([0, 300, 700], dtype=torch.int32, device="cuda")
     state = State.zeros(1, 40, device="cuda")

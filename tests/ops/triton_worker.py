@@ -1,4 +1,4 @@
-"""Tests that `test_triton.py` runs in a process where Triton's kernels are interpreted."""
+"""Tests that `test_triton.py` runs in a process with interpreted Triton kernels."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
 
 @both
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_steps_equal_the_reference(expansion, dtype):
-    """The kernel of one token, from an empty state on."""
+def test_steps_match_reference(expansion, dtype):
+    """The kernel for one token, starting from an empty state."""
     q, k, v = (draw(2, 5, 3, seed=i).to(dtype) for i in range(3))
     state = State.zeros(2, 3, expansion=expansion, dtype=dtype)
     ys = []
@@ -39,14 +39,14 @@ def test_steps_equal_the_reference(expansion, dtype):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_channels_past_a_block_have_a_program_of_their_own(causal):
+def test_more_channels_than_a_block_match_reference(causal):
     case = make((1, 8, 33), expansion=Taylor(2), causal=causal, with_="mask").to(torch.float32)
     assert_answers(run(case, "triton"), oracle(case), case)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_keys_whose_weights_underflow_keep_their_shift(causal):
-    """From 30 down to 0 and up again: the least one is in neither the first chunk nor the last."""
+def test_keys_with_underflowing_weights_keep_their_shift(causal):
+    """|k| falls from 30 to 0 and rises again; the smallest key is in a middle chunk."""
     case = make((1, 13, 3), expansion=Taylor(2), causal=causal)
     ramp = torch.linspace(-30, 30, 13, dtype=torch.float64).view(1, -1, 1) + case.k / 10
     case = replace(case, k=ramp, through_state=False).to(torch.float32)
@@ -66,8 +66,8 @@ def _chunks(cu_ptr, row_ptr, found_ptr, L, CHUNK: tl.constexpr):
 
 
 @pytest.mark.parametrize("cu", [[0, 30, 70], [20, 40, 70], [0, -64, 30], [0, 90, 30, 6], [70, 0]])
-def test_no_offsets_lead_out_of_the_sequence(cu):
-    """Offsets on a GPU are not checked."""
+def test_wrong_offsets_stay_within_the_sequence(cu):
+    """Offsets on a GPU are not checked, so wrong ones must be harmless."""
     offsets, L, chunk = torch.tensor(cu, dtype=torch.int32), 70, 16
     count = configs.slots(torch.empty(1, L, 1), offsets, chunk)
     found = torch.zeros(count, 2, dtype=torch.int64)
@@ -79,8 +79,8 @@ def test_no_offsets_lead_out_of_the_sequence(cu):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
-def test_the_dispatcher_is_told_what_comes_out(packed):
-    """Shapes and dtypes, which torch.compile goes by."""
+def test_fake_outputs_have_correct_shapes_and_dtypes(packed):
+    """torch.compile relies on the fake outputs."""
     case = make((1, 7, 3), expansion=Taylor(2), causal=True, with_="packed" * packed)
     case = case.to(torch.float32)
     inputs = (x.requires_grad_() for x in (case.q, case.k, case.v))
@@ -89,7 +89,7 @@ def test_the_dispatcher_is_told_what_comes_out(packed):
     torch.library.opcheck(torch.ops.eattn.ea_series, arguments, test_utils=checks)
 
 
-def test_compiled_calls_and_their_gradients_equal_plain_ones():
+def test_compiled_call_matches_eager_call():
     def model(q, k, v):
         return ea_series(q, k * 0.5, v, order=2, causal=True, backend="triton").square().sum()
 

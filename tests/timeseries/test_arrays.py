@@ -1,11 +1,18 @@
-"""Input of the classifier: scaled, padded and split arrays, and the choice of validation cases."""
+"""Input of the classifier: scaled, padded and split arrays, and validation samples."""
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eattn.timeseries.arrays import fit_scaler, pad, split_long, to_tensors, trim, validation_cases
+from eattn.timeseries.arrays import (
+    fit_scaler,
+    pad,
+    split_long,
+    to_tensors,
+    trim,
+    validation_samples,
+)
 
 NAN = np.nan
 
@@ -32,13 +39,13 @@ def test_missing_values_are_zero_and_flagged():
     assert_array_equal(scaled(X, like=[X[0][:, ::2]])[0], [[-1, 0], [0, 0], [1, 0]])
 
 
-def test_unobserved_ends_are_cut_off_but_gaps_stay():
-    case = np.array([[NAN, 1, NAN, NAN, 4, NAN], [NAN, NAN, NAN, 3, NAN, NAN]])
-    assert_array_equal(trim(case), case[:, 1:5])
-    assert trim(case[:, :1]).shape == (2, 0)
+def test_unobserved_ends_are_dropped_and_gaps_kept():
+    x = np.array([[NAN, 1, NAN, NAN, 4, NAN], [NAN, NAN, NAN, 3, NAN, NAN]])
+    assert_array_equal(trim(x), x[:, 1:5])
+    assert trim(x[:, :1]).shape == (2, 0)
 
 
-def test_outliers_are_clipped_and_constants_keep_their_size():
+def test_outliers_are_clipped_and_constants_scale_by_magnitude():
     [far] = scaled([np.array([[1e308, -1e308, 50.0]])], like=[np.array([[-1, 1]], np.int8)])
     assert_array_equal(far, [[100], [-100], [50]])
     constant = [np.full((1, 1000), 0.1)]
@@ -47,13 +54,13 @@ def test_outliers_are_clipped_and_constants_keep_their_size():
 
 
 def test_batch_is_masked_where_lengths_differ():
-    long, short, none = torch.ones(3, 2), torch.ones(1, 2), torch.ones(0, 2)
-    x, mask = pad([long, short, none])
+    long, short, empty = torch.ones(3, 2), torch.ones(1, 2), torch.ones(0, 2)
+    x, mask = pad([long, short, empty])
     assert x.shape == (3, 3, 2)
     assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
     assert x.sum() == 8
     assert pad([long, long])[1] is None
-    x, mask = pad([none, none])
+    x, mask = pad([empty, empty])
     assert x.shape == (2, 1, 2)
     assert not mask.any()
 
@@ -66,10 +73,10 @@ def test_pieces_have_full_length_and_cover_the_series(length):
     assert set(torch.cat(pieces).flatten().tolist()) == set(range(length))
 
 
-def test_validation_takes_a_part_of_each_class():
+def test_validation_takes_a_fraction_of_each_class():
     y = np.repeat([0, 1, 2], [50, 20, 1])
-    chosen = validation_cases(y, 0.2, seed=0)
+    chosen = validation_samples(y, 0.2, seed=0)
     assert_array_equal(np.bincount(y[chosen], minlength=3), [10, 4, 0])
     assert len(set(chosen.tolist())) == 14
-    assert not np.array_equal(chosen, validation_cases(y, 0.2, seed=1))
-    assert not len(validation_cases(y[50:], 0.2, seed=0))  # fewer than 10
+    assert not np.array_equal(chosen, validation_samples(y, 0.2, seed=1))
+    assert not len(validation_samples(y[50:], 0.2, seed=0))  # fewer than 10

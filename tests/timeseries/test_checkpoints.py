@@ -1,4 +1,4 @@
-"""An interrupted fit is resumed to the same bits, and with the same data only."""
+"""An interrupted fit is resumed bit for bit, and only with the same data."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def forecaster(folder):
 
 
 def fitted(make, folder, *, noise=0.0):
-    """Fit, and return the predictions."""
+    """Fit the estimator and return its predictions."""
     rng = np.random.default_rng(0)
     if make is forecaster:
         values = np.sin(np.arange(90) / 3) + noise * rng.normal(size=90)
@@ -53,5 +53,7 @@ def test_interrupted_fit_is_resumed_bit_for_bit(make, tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoint, "save", lambda *args: (saves.append(1), save(*args)))
     assert_array_equal(fitted(make, tmp_path), fitted(make, None))
     assert len(saves) == 2  # of 4 epochs
-    with pytest.raises(CheckpointError, match=r"is of another task: data was \w+ and is \w+"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to a run with another task: data was \w+ and is \w+"
+    ):
         fitted(make, tmp_path, noise=0.1)

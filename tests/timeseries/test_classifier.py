@@ -1,4 +1,4 @@
-"""EAClassifier: unequal and incomplete series, labels of any type, estimator checks, saving."""
+"""EAClassifier: input formats, missing values, labels, estimator checks and saving."""
 
 import copy
 import importlib
@@ -25,19 +25,19 @@ TINY = dict(dim=8, depth=1, heads=2, epochs=2)
 SMALL = dict(dim=16, depth=1, heads=2, epochs=30, lr=1e-2)
 
 
-def waves(cases=60, *, seed=0, channels=2, shortest=12, longest=20):
-    """Slow waves and fast ones in noise, of unequal length."""
+def waves(samples=60, *, seed=0, channels=2, shortest=12, longest=20):
+    """Return slow and fast waves with noise, of unequal length."""
     rng = np.random.default_rng(seed)
     X = []
-    for i in range(cases):
+    for i in range(samples):
         time = np.arange(rng.integers(shortest, longest + 1))
         wave = np.sin(time * (0.3, 1.5)[i % 2] + rng.uniform(0, 6))
         X.append(5 + wave + 0.1 * rng.normal(size=(channels, len(time))))
-    return X, np.array(["slow", "fast"] * (cases // 2))
+    return X, np.array(["slow", "fast"] * (samples // 2))
 
 
-def array(cases=30, **options):
-    X, y = waves(cases, shortest=16, longest=16, **options)
+def array(samples=30, **options):
+    X, y = waves(samples, shortest=16, longest=16, **options)
     return np.stack(X), y
 
 
@@ -46,7 +46,7 @@ def fitted():
     return EAClassifier(**SMALL).fit(*waves())
 
 
-def test_waves_are_told_apart(fitted):
+def test_slow_and_fast_waves_are_classified(fitted):
     X, y = waves(seed=1)
     assert fitted.score(X, y) > 0.9
     assert_array_equal(fitted.classes_, ["fast", "slow"])
@@ -64,7 +64,7 @@ def test_japanese_vowels_are_learned():
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_every_mixer_predicts_longer_series_than_it_was_fitted_on(mixer):
+def test_every_mixer_predicts_series_longer_than_in_fit(mixer):
     X, y = waves(12)
     classifier = EAClassifier(mixer, **TINY).fit([x[:, :10] for x in X], y)
     assert np.isfinite(classifier.predict_proba(X)).all()
@@ -74,7 +74,7 @@ def test_long_series_are_split_and_averaged(fitted):
     longest = fitted.max_len_
     [x] = waves(1 + 1, shortest=2 * longest + 3, longest=2 * longest + 3)[0][:1]
     whole = fitted.predict_proba([x])
-    starts = [0, 12, longest + 3]  # the middle one in the middle: 23 / 2, to the even number
+    starts = [0, 12, longest + 3]  # the middle piece starts at round(23 / 2)
     parts = [x[:, start : start + longest] for start in starts]
     assert_allclose(whole[0], fitted.predict_proba(parts).mean(0), rtol=1e-12)
 
@@ -90,7 +90,7 @@ def test_arrays_lists_and_frames_give_the_same():
         assert_array_equal(other.predict_proba(form), expected)
 
 
-def test_cases_do_not_depend_on_their_batch(fitted):
+def test_predictions_do_not_depend_on_the_batch(fitted):
     X, _ = waves(8, seed=2)
     together = fitted.predict_proba(X)
     alone = np.concatenate([fitted.predict_proba([x]) for x in X])
@@ -108,8 +108,8 @@ def test_nan_at_both_ends_is_padding():
     assert_array_equal(again.predict_proba(X), classifier.predict_proba(padded))
 
 
-def test_missing_values_can_be_learned_from():
-    """Both classes are the same noise, but half of one is missing."""
+def test_missing_values_are_used_as_features():
+    """Both classes are the same noise, but one has missing values."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(80, 1, 12)), np.arange(80) % 2
     X[y == 1, :, 1:-1:2] = np.nan
@@ -126,7 +126,7 @@ def test_unobserved_series_get_a_label(fitted):
     assert_allclose(fitted.predict_proba([*X, waves(2)[0][0]])[:3], proba, atol=1e-6)
 
 
-def test_constant_huge_and_unobserved_channels_are_harmless(recwarn):
+def test_constant_huge_and_unobserved_channels_give_finite_predictions(recwarn):
     X, y = array(channels=4)
     X[:, 1] = 0.1
     X[:, 2] = X[:, 0] * 1e300
@@ -161,7 +161,7 @@ def test_labels_keep_their_dtype(kind, tmp_path):
     assert_array_equal(loaded.predict(X), classifier.predict(X))
 
 
-def test_one_class_cannot_be_fitted_but_scored(fitted):
+def test_single_class_cannot_be_fitted_but_scored(fitted):
     X, y = waves(20, seed=1)
     slow = [x for x, label in zip(X, y, strict=True) if label == "slow"]
     with pytest.raises(ValueError, match="at least 2 unique labels, but found 1"):
@@ -175,29 +175,29 @@ def infinite():
     return X
 
 
-def test_bad_series_are_named(fitted):
-    two, infinity = ["a", "b"], "got inf in case 1, channel 1, time point 3"
+def test_invalid_series_raise(fitted):
+    two, infinity = ["a", "b"], "got inf in sample 1, channel 1, time point 3"
     for X, reason in [
         (infinite(), infinity),
-        (np.zeros((2, 1, 12)), "X must have 2 channels, as in fit, got 1"),
-        (np.zeros((2, 12)), "X must have 2 channels, as in fit, got 1"),
-        ([np.zeros((2, 5)), np.zeros((3, 5))], "2 in case 0 and 3 in case 1"),
-        ([], "at least one case, got an empty list"),
+        (np.zeros((2, 1, 12)), "X must have 2 channels as in fit, got 1"),
+        (np.zeros((2, 12)), "X must have 2 channels as in fit, got 1"),
+        ([np.zeros((2, 5)), np.zeros((3, 5))], "2 in sample 0 and 3 in sample 1"),
+        ([], "at least one series, got an empty list"),
     ]:
         with pytest.raises(ValueError, match=reason):
             fitted.predict(X)
     for X, y, reason in [
         (infinite(), two, infinity),
-        (np.full((2, 1, 5), np.nan), two, "none but NaN"),
+        (np.full((2, 1, 5), np.nan), two, "X must contain values, got only NaN"),
         (waves(2)[0], ["a", "b", "a"], "X = 2 and y = 3"),
-        (np.ones((12, 2, 9)), two * 6, "X must differ from case to case, got 12 times the same"),
+        (np.ones((12, 2, 9)), two * 6, "X must contain different series, got 12 identical ones"),
     ]:
         with pytest.raises(ValueError, match=reason):
             EAClassifier(**TINY).fit(X, y)
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "message"),
     [
         (dict(mixer="ea-5"), "even N"),
         (dict(dim=0), "dim must be at least 1"),
@@ -212,14 +212,14 @@ def test_bad_series_are_named(fitted):
     ],
     ids=str,
 )
-def test_parameters_are_checked_by_fit_only(params, told):
+def test_parameters_are_checked_only_by_fit(params, message):
     classifier = EAClassifier(**params)
     assert classifier.get_params().items() >= params.items()
-    with pytest.raises((ValueError, TypeError), match=told):
+    with pytest.raises((ValueError, TypeError), match=message):
         classifier.fit(*waves(4))
 
 
-def test_seed_decides_all_and_global_random_state_stays(tmp_path):
+def test_seed_determines_result_and_global_state_is_kept(tmp_path):
     X, y = waves(30)
 
     def proba(random_state):
@@ -248,21 +248,23 @@ def test_patch_and_embedding_follow_the_length():
     assert (design["patch"], design["embed"], design["ffn"]) == (7, "conv", 5)
 
 
-def test_few_cases_are_trained_for_more_epochs():
+def test_small_data_is_trained_for_more_epochs():
     params = EAClassifier(**TINY | {"epochs": None}).get_params()
-    assert [classifier_config(params, cases).epochs for cases in (4, 1000)] == [600, 60]
+    assert [classifier_config(params, samples).epochs for samples in (4, 1000)] == [600, 60]
 
 
-def test_best_epoch_is_kept_if_there_are_validation_cases():
+def test_best_epoch_is_kept_if_validated():
     X, y = waves(60)
     history = EAClassifier(**SMALL | {"epochs": 10}, patience=2).fit(X, y).history_
     losses = [row.metrics["val_loss"] for row in history.rows]
     assert history.best == history.rows[int(np.argmin(losses))]
     assert EAClassifier(**TINY, validation_fraction=0).fit(X, y).history_.best is None
-    assert EAClassifier(**TINY).fit(X[:40], y[:40]).history_.best is None  # 8 would be held out
+    assert (
+        EAClassifier(**TINY).fit(X[:40], y[:40]).history_.best is None
+    )  # 8 validation samples are too few
 
 
-def test_scikit_learn_tools_accept_it():
+def test_scikit_learn_tools_work():
     X, y = waves(24)
     scores = cross_val_score(EAClassifier(**TINY), X, y, cv=2)
     assert scores.shape == (2,)
@@ -294,7 +296,7 @@ def test_loaded_model_predicts_the_same_bits(tmp_path, pooling):
     assert_array_equal(loaded.predict_proba(longer), classifier.predict_proba(longer))
     assert_array_equal(loaded.predict(X), classifier.predict(X))
     assert loaded.get_params() == classifier.get_params() | {"random_state": classifier.seed_}
-    with pytest.raises(ValueError, match="X must have 2 channels, as in fit, got 3"):
+    with pytest.raises(ValueError, match="X must have 2 channels as in fit, got 3"):
         loaded.predict(np.zeros((1, 3, 9)))
     loaded.save(tmp_path / "again")
     for name in ("config.json", "weights.safetensors"):
@@ -310,16 +312,16 @@ def test_saving_needs_a_fit_and_force_to_overwrite(fitted, tmp_path):
         EAClassifier().save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
     fitted.save(tmp_path / "model")
-    with pytest.raises(ModelError, match="holds a model already"):
+    with pytest.raises(ModelError, match="already holds a model"):
         fitted.save(tmp_path / "model")
     fitted.save(tmp_path / "model", force=True)
     save(tmp_path / "other", "classifier", {"params": {}}, {})
-    with pytest.raises(ModelError, match="other holds no classifier that fits"):
+    with pytest.raises(ModelError, match="other does not hold a valid classifier"):
         EAClassifier.load(tmp_path / "other")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_model_of_a_gpu_loads_without_one(fitted, tmp_path):
+def test_gpu_model_loads_without_a_gpu(fitted, tmp_path):
     elsewhere = copy.copy(fitted).set_params(device="cuda:1")
     elsewhere.save(tmp_path / "model")
     loaded = EAClassifier.load(tmp_path / "model")
@@ -335,7 +337,7 @@ def test_progress_is_shown_on_request(capsys):
     assert "epoch 2/2" in capsys.readouterr().err
 
 
-def test_missing_aeon_names_the_extra(monkeypatch):
+def test_error_for_missing_aeon_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "aeon.classification.base", None)
     monkeypatch.delitem(sys.modules, "eattn.timeseries.classifier")
     with pytest.raises(ModuleNotFoundError, match=r'pip install "eattn\[timeseries\]"'):

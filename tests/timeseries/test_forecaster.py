@@ -12,13 +12,13 @@ from sklearn.base import clone
 from eattn.timeseries import EAForecaster
 from eattn.timeseries.backtesting import scores
 
-# Trained far enough that forecasts are no longer the last value.
+# Enough training that forecasts differ from the last value.
 TINY = dict(
     horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=4, batch_size=16, lr=0.02
 )
 CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
 GROWING = ["ea", "sa", "sa-math"]
-# A window keeps values, whatever the mixer.
+# With a window, the state holds the last values for every mixer.
 MODES = [*((mixer, None) for mixer in (*CONSTANT, *GROWING)), ("ea-6", 8), ("sa", 8)]
 UPDATED = [(mixer, window, 16) for mixer, window in (*MODES, ("aft", 8))]
 NAME = "EAForecaster"
@@ -54,18 +54,18 @@ def same(a: pd.DataFrame, b: pd.DataFrame, tolerance: float = 1e-9) -> None:
 
 @pytest.fixture(scope="module")
 def two() -> EAForecaster:
-    """Fitted on two series of unequal length, b before a, with quantiles."""
+    """Return a forecaster of two series of unequal length, with quantiles."""
     return tiny(quantiles=(0.9, 0.1)).fit(long({"b": 60, "a": 45}))
 
 
 @pytest.fixture
 def one() -> EAForecaster:
-    """Fitted on one series without times."""
+    """Return a forecaster of one series without times."""
     return tiny().fit(wave(45))
 
 
-def test_parameters_are_checked_by_fit_only(one):
-    model = EAForecaster(horizon=0, mixer="no such", quantiles="x")
+def test_parameters_are_checked_only_by_fit(one):
+    model = EAForecaster(horizon=0, mixer="unknown", quantiles="x")
     assert model.get_params()["horizon"] == 0
     model.set_params(horizon=4, mixer="ea-2", quantiles=None)
     assert clone(model).get_params() == model.get_params()
@@ -82,23 +82,26 @@ def test_parameters_are_checked_by_fit_only(one):
         (dict(window=0), "window must be at least 1, got 0"),
         (dict(lags=0), "lags must be at least 1"),
         (dict(mixer="aft"), "mixer 'aft' needs a window"),
-        (dict(quantiles=(0.1, 1.0)), "quantiles must be between 0 and 1"),
+        (dict(quantiles=(0.1, 1.0)), "quantiles must be distinct and between 0 and 1"),
         (dict(quantiles=0.1), "quantiles must be numbers"),
-        (dict(freq="h"), "freq = 'h' does not go with ds that are integers"),
+        (dict(freq="h"), "freq='h' cannot be used: ds contains integers"),
         (dict(dtype="float16"), "dtype must be 'float32' or 'float64', got 'float16'"),
         (dict(validation_fraction=1), "validation_fraction must be"),
-        (dict(window=30, horizon=20), "'y' has 45 values, window = 30 and horizon = 20 need"),
-        (dict(horizon=50), "the longest series has 45 values.* horizon = 50 needs 51"),
-        (dict(quantiles=(0.1,), validation_fraction=0), "quantiles need values that are held out"),
+        (
+            dict(window=30, horizon=20),
+            "'y' has 45 values, but window=30 and horizon=20 need at least 50",
+        ),
+        (dict(horizon=50), "the longest series has 45 values.* horizon=50 needs at least 51"),
+        (dict(quantiles=(0.1,), validation_fraction=0), "quantiles need validation values"),
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
-def test_bad_parameters_are_named(arguments, reason):
+def test_invalid_parameters_raise(arguments, reason):
     with pytest.raises((ValueError, TypeError), match=reason):
         tiny(**arguments).fit(wave(45))
 
 
-def test_seed_decides_all_and_global_random_state_stays():
+def test_seed_determines_result_and_global_state_is_kept():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -169,7 +172,7 @@ def test_noisy_sine_is_learned():
     assert scores(table).loc["all", "MAE"] < persistence / 2
 
 
-def test_quantiles_cover_their_share_and_never_cross():
+def test_quantiles_cover_their_level_and_never_cross():
     y = np.random.default_rng(0).normal(size=700)
     model = tiny(quantiles=(0.1, 0.5, 0.9), validation_fraction=0.4).fit(y[:500])
     table = model.backtest(windows=65, step=3, df=y)
@@ -185,15 +188,15 @@ def test_constant_series_are_allowed_unless_all_are():
     assert np.isfinite(forecast.set_index("unique_id").loc["flat", NAME]).all()
     values = np.full(45, -7.1)
     values[3] = np.nan
-    with pytest.raises(ValueError, match=r"series 'y' is -7\.1 throughout: there is nothing"):
+    with pytest.raises(ValueError, match=r"series 'y' is constant \(-7\.1\); there is nothing"):
         tiny().fit(values)
     frame = pd.concat([long({name: 45}).assign(y=5.0) for name in "ab"])
-    with pytest.raises(ValueError, match="series 'a' is 5 throughout, and all others"):
+    with pytest.raises(ValueError, match=r"series 'a' is constant \(5\), and so are all others"):
         tiny().fit(frame)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_huge_value_does_not_spoil_the_state(dtype):
+def test_huge_value_does_not_corrupt_the_state(dtype):
     model = tiny(dtype=dtype).fit(wave(90)).update([1e99])
     assert np.isfinite(model.predict()[NAME]).all()
     assert np.abs(model.update(wave(50)).predict()[NAME]).max() < 100
@@ -203,7 +206,7 @@ def test_huge_value_does_not_spoil_the_state(dtype):
 def test_update_equals_longer_history(mixer, window, context):
     frame = long({"b": 60, "a": 45})
     model = tiny(mixer=mixer, window=window, context=context).fit(frame)
-    longer = long({"b": 97, "a": 62})  # past several exchanges of states
+    longer = long({"b": 97, "a": 62})  # several states are replaced on the way
     new = longer[
         longer.groupby("unique_id").cumcount() >= longer["unique_id"].map(dict(b=60, a=45))
     ]
@@ -240,7 +243,7 @@ def test_forecast_depends_on_window_or_context_only(one):
     model = tiny(window=8).fit(wave(45))
     expected = model.with_history(y[-8:]).predict().assign(ds=range(16, 19))
     same(model.with_history(y).predict(), expected)
-    y = wave(40)  # states start at 0, 8, 16, …, and one takes over after the context of 16
+    y = wave(40)  # states start at 0, 8, 16, … and are replaced after 16 values
     expected = one.with_history(y[24:]).predict()[NAME]
     np.testing.assert_allclose(one.with_history(y).predict()[NAME], expected, rtol=0, atol=1e-9)
 
@@ -248,17 +251,17 @@ def test_forecast_depends_on_window_or_context_only(one):
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([("b", "2024-01-03 11:00", 1.0)], "series 'b': 2024-01-03 11:00:00 is known already"),
-        ([("b", "2024-01-01", 1.0)], "2024-01-01 00:00:00 comes before 2024-01-03 11:00:00"),
-        ([("b", "2024-01-03 12:30", 1.0)], "12:30:00 is no whole number of steps"),
-        ([("c", "2024-01-03 12:00", 1.0)], "series 'c' was not there in fit, which had 'b', 'a'"),
-        ([("b", "2024-01-04", 1.0)] * 2, "series 'b': 2024-01-04 00:00:00 is there twice"),
+        ([("b", "2024-01-03 11:00", 1.0)], "series 'b': 2024-01-03 11:00:00 is already known"),
+        ([("b", "2024-01-01", 1.0)], "2024-01-01 00:00:00 is before 2024-01-03 11:00:00"),
+        ([("b", "2024-01-03 12:30", 1.0)], "12:30:00 is not a whole number of steps"),
+        ([("c", "2024-01-03 12:00", 1.0)], "unknown series 'c'; known series are 'b', 'a'"),
+        ([("b", "2024-01-04", 1.0)] * 2, "series 'b': 2024-01-04 00:00:00 occurs twice"),
         ([("b", "2024-01-03 12:00", "x")], "y must be a finite number, got 'x'"),
         ([("b", "9024-01-03 12:00", 1.0)], "9024"),
-        ([("a", "2024-01-02 21:00", 1.0), ("b", "2024-01-01", 1.0)], "comes before"),
+        ([("a", "2024-01-02 21:00", 1.0), ("b", "2024-01-01", 1.0)], "is before"),
     ],
 )
-def test_update_reads_nothing_if_any_row_is_wrong(two, rows, reason):
+def test_update_reads_no_row_if_any_is_invalid(two, rows, reason):
     before = two.predict()
     with pytest.raises(ValueError, match=reason):
         two.update(pd.DataFrame(rows, columns=["unique_id", "ds", "y"]))
@@ -267,12 +270,14 @@ def test_update_reads_nothing_if_any_row_is_wrong(two, rows, reason):
 
 def test_update_needs_unique_id_for_several_series(one, two):
     assert one.update([0.1, 0.2]).predict()["ds"].iloc[0] == 47
-    with pytest.raises(ValueError, match="new rows must say in unique_id which of 2 series"):
+    with pytest.raises(
+        ValueError, match="new rows need a column unique_id: the forecaster has 2 series"
+    ):
         two.update([1.0])
 
 
 @pytest.mark.parametrize("window", [None, 8])
-def test_missing_rows_and_values_repeat_the_last_one(window):
+def test_missing_rows_and_values_repeat_the_last_value(window):
     frame = long({"a": 60})
     gaps = [20, 21, 22, 57, 58]
     model = tiny(window=window).fit(frame)
@@ -285,7 +290,7 @@ def test_missing_rows_and_values_repeat_the_last_one(window):
     same(model.with_history(without[:45]).update(without[45:]).predict(), expected)
 
 
-def test_values_before_the_first_known_one_are_ignored(one):
+def test_leading_missing_values_are_ignored(one):
     table = tiny().fit(np.concatenate([[np.nan] * 5, wave(45)])).predict()
     expected = one.predict()
     same(table, expected.assign(ds=expected["ds"] + 5), 0)
@@ -304,7 +309,7 @@ def test_backtest_repeats_earlier_forecasts(window):
         same(model.with_history(past).predict(), part.drop(columns=["cutoff", "y"]))
     last = table.groupby("unique_id")["ds"].max().to_dict()
     assert last == frame.groupby("unique_id")["ds"].max().to_dict()
-    with pytest.raises(ValueError, match=r"series 'a' has 45 values, 15 windows .* need"):
+    with pytest.raises(ValueError, match=r"series 'a' has 45 values, but 15 windows .* need"):
         model.backtest(15)
 
 
@@ -318,7 +323,7 @@ def test_scores_summarise_a_backtest():
 
 
 @pytest.mark.parametrize(("mixer", "window"), MODES)
-def test_loaded_model_continues_as_the_saved_one(tmp_path, mixer, window):
+def test_loaded_model_continues_like_the_saved_one(tmp_path, mixer, window):
     frame = long({"b": 60, "a": 45, "c": 12})
     options = dict(quantiles=(0.1, 0.9), random_state=None, epochs=1)
     model = tiny(mixer=mixer, window=window, **options).fit(frame)
@@ -339,7 +344,7 @@ def test_saved_model_holds_no_history_and_no_code(tmp_path):
     assert sum(path.stat().st_size for path in (tmp_path / "model").iterdir()) < 50_000
     assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors"}
     loaded = EAForecaster.load(tmp_path / "model")
-    with pytest.raises(ValueError, match="df must be given"):
+    with pytest.raises(ValueError, match="df is required"):
         loaded.backtest()
     same(loaded.backtest(df=long({1: 5000})), model.backtest())
 
@@ -355,7 +360,7 @@ def test_dtype_of_states_can_be_chosen_when_loading(tmp_path, dtype):
         same(loaded.update([1.0]).predict(), expected, 1e-4)
 
 
-def test_saved_model_is_replaced_by_force_only(one, tmp_path):
+def test_saved_model_is_replaced_only_by_force(one, tmp_path):
     path = tmp_path / "model"
     one.save(path)
     with pytest.raises(ValueError, match="force"):
@@ -365,5 +370,5 @@ def test_saved_model_is_replaced_by_force_only(one, tmp_path):
     config = json.loads((path / "config.json").read_text())
     config["config"]["tracks"][0]["count"] = 7
     (path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+    with pytest.raises(ValueError, match=r"config\.json is corrupt"):
         EAForecaster.load(path)

@@ -1,4 +1,4 @@
-"""Input of the forecaster: parsing, errors by series and time, frequencies and calendars."""
+"""Input of the forecaster: parsing, error messages, frequencies and calendar fields."""
 
 import datetime
 
@@ -13,7 +13,7 @@ DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
 
 
 def frame(**columns) -> pd.DataFrame:
-    """Six days of one series, with other columns where they are given."""
+    """Return six days of one series; `columns` replace or add columns."""
     return pd.DataFrame({"unique_id": "a", "ds": DAYS, "y": np.arange(6.0)} | columns)
 
 
@@ -26,7 +26,7 @@ def test_series_keep_the_order_of_their_first_rows():
     b, a = read(data)
     assert (b.unique_id, a.unique_id) == ("b", "a")
     assert b.y.tolist() == [1, 4] and a.y.tolist() == [2, 3]
-    [series] = read(frame().set_index("unique_id"))  # as older frames have it
+    [series] = read(frame().set_index("unique_id"))  # as in older Nixtla frames
     assert series.unique_id == "a"
 
 
@@ -52,18 +52,18 @@ def test_times_may_have_many_types(times):
         (dict(y=[1, 2, "x", 4, 5, 6]), r"series 'a', 2024-01-03 00:00:00: y must be .* got 'x'"),
         (dict(y=[1, 2, np.inf, 4, 5, 6]), "y must be a finite number, got 'inf'"),
         (dict(y=[np.nan] * 6), "series 'a': every value is missing"),
-        (dict(ds=DAYS[[0, 1, 2, 2, 3, 4]]), "series 'a': 2024-01-03 00:00:00 is there twice"),
+        (dict(ds=DAYS[[0, 1, 2, 2, 3, 4]]), "series 'a': 2024-01-03 00:00:00 occurs twice"),
         (dict(ds=DAYS[[0, 1, 3, 2, 4, 5]]), "2024-01-03 00:00:00 comes after 2024-01-04 00:00:00"),
-        (dict(ds=[0, 1, 2, 3, 3, 4]), "series 'a': 3 is there twice"),
-        (dict(ds=[0, 2, 4, 5, 6, 8]), "5 is no whole number of steps .2. after 0"),
+        (dict(ds=[0, 1, 2, 3, 3, 4]), "series 'a': 3 occurs twice"),
+        (dict(ds=[0, 2, 4, 5, 6, 8]), "5 is not a whole number of steps .2. after 0"),
         (
             dict(ds=[*DAYS[:5], pd.Timestamp("2024-01-06 07:00")]),
-            r"2024-01-06 07:00:00 is no whole number of steps \(D\) after 2024-01-01",
+            r"2024-01-06 07:00:00 is not a whole number of steps \(D\) after 2024-01-01",
         ),
         (dict(ds=[*DAYS[:5], pd.NaT]), "series 'a': ds is missing in row 5"),
         (dict(ds=["2024-01-01", "soon", *"3456"]), "ds must be times such as .* got 'soon'"),
         (dict(ds=np.arange(6) / 2), "ds must be times or integers, got float64"),
-        (dict(ds=DAYS.tz_localize("CET")), "ds must be without a time zone, got CET"),
+        (dict(ds=DAYS.tz_localize("CET")), "ds must not have a time zone, got CET; remove it with"),
         (dict(unique_id=["a", None, *"aaaa"]), "unique_id is missing in row 1"),
     ],
     ids=str,
@@ -74,12 +74,12 @@ def test_errors_name_series_and_time(columns, reason):
 
 
 def test_one_row_needs_a_frequency():
-    with pytest.raises(ValueError, match="series 'a' has one row only"):
+    with pytest.raises(ValueError, match="series 'a' has only one row"):
         read(frame()[:1])
     assert len(read(frame()[:1], freq="D")) == 1
 
 
-def test_missing_column_is_named_with_the_nearest():
+def test_missing_column_error_suggests_the_nearest_name():
     with pytest.raises(ValueError, match="must have a column 'ds': did you mean 'dss'"):
         read(frame().rename(columns={"ds": "dss"}))
     with pytest.raises(ValueError, match="must have a column 'y': it has unique_id, ds, OT"):
@@ -87,20 +87,20 @@ def test_missing_column_is_named_with_the_nearest():
 
 
 @pytest.mark.parametrize("data", [frame()[:0], [], np.empty(0), pd.Series([], dtype=float)])
-def test_empty_input_is_refused(data):
+def test_empty_input_raises(data):
     with pytest.raises(ValueError, match=r"no rows|no values"):
         read(data)
 
 
 def test_arrays_must_be_one_series():
-    with pytest.raises(ValueError, match=r"one series, \[n\], got shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"one series \[n\], got shape \(2, 3\)"):
         read(np.zeros((2, 3)))
     with pytest.raises(TypeError, match="got dict"):
         read({"y": [1, 2]})
 
 
 @pytest.mark.parametrize("freq", ["h", "15min", "D", "B", "W-SUN", "MS", "ME", "QS-OCT", "YS-JAN"])
-def test_frequency_is_inferred_though_rows_are_missing(freq):
+def test_frequency_is_inferred_despite_missing_rows(freq):
     grid = pd.date_range("2024-01-01", periods=40, freq=freq)
     kept = np.delete(np.arange(40), [12, 13, 25])
     data = pd.DataFrame({"ds": grid[kept], "y": kept * 1.0})
@@ -127,11 +127,11 @@ def test_short_series_has_the_frequency_of_the_others():
 def test_given_frequency_must_fit():
     [series] = read(frame(ds=DAYS[[0, 2, 4, 5, 5, 5]])[:3], freq="D")
     np.testing.assert_array_equal(series.y, [0, np.nan, 1, np.nan, 2])
-    with pytest.raises(ValueError, match="2024-01-02 00:00:00 is no whole number of steps"):
+    with pytest.raises(ValueError, match="2024-01-02 00:00:00 is not a whole number of steps"):
         read(frame(), freq="2D")
 
 
-def test_wrong_year_does_not_take_all_memory():
+def test_wrong_year_raises_before_memory_is_exhausted():
     with pytest.raises(ValueError, match=r"2204-01-01 00:00:00 is .* steps of min after"):
         times = [*pd.date_range("2024-01-01", periods=5, freq="min"), pd.Timestamp("2204-01-01")]
         read(frame(ds=times))
@@ -153,7 +153,7 @@ def test_wrong_year_does_not_take_all_memory():
         ("YS-JAN", 30, ()),
     ],
 )
-def test_calendar_has_fields_that_vary_and_were_seen_twice(freq, periods, fields):
+def test_calendar_fields_vary_and_complete_two_cycles(freq, periods, fields):
     times = pd.date_range("2023-01-01", periods=periods, freq=freq)
     assert varying_fields([times]) == fields
     assert varying_fields([pd.Index(np.arange(10_000))]) == ()

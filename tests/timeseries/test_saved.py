@@ -1,4 +1,4 @@
-"""Estimators that version 0.1 saved still load, and predict what they predicted then."""
+"""Estimators saved by version 0.1 load and predict the same."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SAVED = Path(__file__).parents[1] / "saved" / "0.1"
 
 
 def expected_of(name: str) -> dict:
-    """Inputs and predictions that were written next to the folder of a model."""
+    """Read the inputs and predictions stored next to the folder of a model."""
     return json.loads((SAVED / f"{name}.json").read_text())
 
 
@@ -29,7 +29,7 @@ def assert_forecast(table: pd.DataFrame, expected: dict) -> None:
 def test_saved_classifier_predicts_the_same():
     expected = expected_of("classifier")
     classifier = EAClassifier.load(SAVED / "classifier")
-    X = [np.array(case, dtype=float) for case in expected["X"]]
+    X = [np.array(x, dtype=float) for x in expected["X"]]
     assert_allclose(classifier.predict_proba(X), expected["proba"], atol=1e-5)
     assert classifier.predict(X).tolist() == expected["labels"]
 

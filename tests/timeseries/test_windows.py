@@ -22,7 +22,7 @@ def dataset(data, **changes) -> WindowDataset:
 
 
 def forecast_starts(windows: WindowDataset) -> list[float]:
-    """The first value that each window forecasts, in the units of a single series."""
+    """Return the first value that each window forecasts, unscaled."""
     [scaler] = windows.scalers
     first = windows.columns["x"][windows.starts + windows.window, 0].double().numpy()
     return scaler.inverse_transform(first).round(4).tolist()
@@ -40,7 +40,7 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_one_lag_is_the_rollout_of_the_model():
+def test_one_lag_equals_the_rollout_of_the_model():
     model, x = model_of(2, calendar=("hour",)), draw(3, 9, 2)
     hours = torch.arange(13).reshape(1, -1, 1).expand(3, -1, -1)
     state = read(model, x, calendar=hours[:, :9])
@@ -79,7 +79,7 @@ def test_loss_is_the_mean_error_over_known_values():
     assert gradient.abs().max() > 0
 
 
-def test_window_is_its_past_and_the_values_after_it():
+def test_window_holds_past_values_and_the_horizon():
     times = pd.date_range("2024-01-01", periods=60, freq="h")
     made = dataset(pd.Series(np.arange(60.0), times), window=4)
     batch = made.train(0).collate([2, 0])
@@ -89,16 +89,16 @@ def test_window_is_its_past_and_the_values_after_it():
     assert "valid" not in batch and batch["known"].all()
 
 
-def test_length_of_pasts_varies_by_batch_only():
+def test_past_length_varies_only_between_batches():
     windows = dataset(np.arange(300.0), context=100).train(0)
     lengths = [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
     assert lengths == [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
     assert min(lengths) == 1 and 80 < max(lengths) <= 100
-    assert 5 < np.median(lengths) < 20  # log-uniform: the median is near the root
+    assert 5 < np.median(lengths) < 20  # log-uniform: the median is near the square root
     assert windows.collate_share([3], [3, 9])["x"].shape == windows.collate([3, 9])["x"][:1].shape
 
 
-def test_last_part_of_a_series_is_for_validation():
+def test_validation_uses_the_last_part_of_a_series():
     made = dataset(COUNT)
     assert forecast_starts(made.train(0)) == [*range(1, 14)]  # the last one forecasts 13 and 14
     assert forecast_starts(made.validation(100)) == [15, 16, 17, 18]
@@ -115,7 +115,7 @@ def test_windows_do_not_reach_into_the_previous_series():
     assert batch["valid"][0].tolist() == [False] * 7 + [True] * 3
 
 
-def test_windows_without_known_values_to_forecast_are_left_out():
+def test_windows_without_known_target_values_are_dropped():
     data = COUNT.copy()
     data[5:9] = np.nan
     made = dataset(data)
@@ -126,14 +126,14 @@ def test_windows_without_known_values_to_forecast_are_left_out():
 
 
 def test_validation_part_is_bounded():
-    assert dataset(np.arange(10_000.0)).held_out == [50 * 2]
-    assert dataset(np.arange(8.0)).held_out == [2]
-    assert dataset(np.arange(4.0)).held_out == [0]
-    assert dataset(np.arange(100.0), validation_fraction=0).held_out == [0]
+    assert dataset(np.arange(10_000.0)).validation_sizes == [50 * 2]
+    assert dataset(np.arange(8.0)).validation_sizes == [2]
+    assert dataset(np.arange(4.0)).validation_sizes == [0]
+    assert dataset(np.arange(100.0), validation_fraction=0).validation_sizes == [0]
     assert len(dataset(np.arange(300.0)).validation(10)) == 10
 
 
-def test_errors_are_those_of_each_window_in_order():
+def test_forecast_errors_follow_the_order_of_windows():
     data = np.random.default_rng(0).normal(size=400)
     data[395] = np.nan
     model, windows = model_of(2).float(), dataset(data, window=6).validation(100)
@@ -145,8 +145,8 @@ def test_errors_are_those_of_each_window_in_order():
     np.testing.assert_allclose(found[70], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_offsets_cover_at_least_their_share_of_new_errors():
-    """Of n + 1 errors in random order the last is below the offset as often as asked, or more."""
+def test_offsets_cover_new_errors_at_their_level():
+    """A new error is below the offset of n others with at least the probability of its level."""
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(4000, 20))
     offsets = [error_quantiles(row[:19, None], [0.1, 0.9]).ravel() for row in drawn]
@@ -155,7 +155,7 @@ def test_offsets_cover_at_least_their_share_of_new_errors():
     assert (drawn[:, 19] <= low).mean() == pytest.approx(0.1, abs=0.02)
 
 
-def test_offsets_are_by_step_and_rise_with_the_level():
+def test_offsets_differ_by_step_and_increase_with_level():
     errors = np.random.default_rng(0).normal(size=(7, 3))
     found = error_quantiles(errors, np.linspace(0.01, 0.99, 50))
     assert found.shape == (50, 3)

@@ -1,10 +1,9 @@
-"""A run that is killed with SIGKILL again and again.
+"""Kill a run with SIGKILL at many moments, and resume it.
 
 Run it with `python -m train.kill_worker FOLDER FIRST STRIDE`.
 
-Moments are counted: each line of eattn.train that runs, and each piece of a checkpoint that goes to
-the disk. Every attempt is a process of its own, forked from this one, which has imported torch and
-done nothing else. It prints how many were killed in each of three ways.
+A moment is a line of eattn.train that runs, or a piece of a checkpoint that is written. Every
+attempt is a forked process. Prints how often a new run was killed, and a single one in a row.
 """
 
 import itertools
@@ -13,25 +12,24 @@ import random
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # optimisers do, on first use: once here rather than in every process
-from train.problem_helpers import accuracy, loss, net, points, timeless, weights
+import torch._dynamo  # optimizers import it on first use: once here, not in every process
+from train.problem_helpers import loss, net, scored, timeless, weights
 
 import eattn.train
-from eattn.train import Batch, Task, TensorCases, TrainConfig, checkpoint, train
+from eattn.train import Batch, TrainConfig, checkpoint, train
 
 HERE = str(Path(eattn.train.__file__).parent)
 PIECE = 2000  # bytes
 
 
 def noisy_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """All three kinds of random numbers, so that each must be restored."""
+    """Use the generators of Python, NumPy and (by dropout) torch."""
     noise = random.gauss(0, 0.1) + np.random.standard_normal() * 0.1
     return loss(model, batch) * (1 + noise)
 
@@ -46,18 +44,17 @@ def run(folder: Path) -> None:
         schedule="cosine",
         warmup=3,
         checkpoint=folder / "checkpoint",
-        checkpoint_every=3,  # in the middle of an epoch of four steps, too
+        checkpoint_every=3,  # also within an epoch of four steps
     )
-    task = Task(TensorCases(*points()), noisy_loss, accuracy, metric="accuracy", better="higher")
     model = net()
-    history = train(model, task, config)
+    history = train(model, scored(noisy_loss), config)
     result = {"history": repr(timeless(history)), "weights": weights(model)}
     torch.save(result, folder / "result.partial")
     os.replace(folder / "result.partial", folder / "result.pt")
 
 
 class Moments:
-    """Counts them, and kills the process at one of them."""
+    """Count moments, and kill the process at one of them."""
 
     def __init__(self, last: int | None) -> None:
         self.count, self.last = 0, last
@@ -103,18 +100,18 @@ class Moments:
 
 
 def forked(folder: Path, last: int | None) -> tuple[bool, int]:
-    """Run in a process of its own: whether it was killed, and how many moments it had."""
-    told, tell = os.pipe()
+    """Run in a forked process; return whether it was killed, and its number of moments."""
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         moments = Moments(last)
         moments.watch()
         run(folder)
         sys.settrace(None)
-        os.write(tell, str(moments.count).encode())
+        os.write(writer, str(moments.count).encode())
         os._exit(0)
-    os.close(tell)
-    with os.fdopen(told) as answer:
+    os.close(writer)
+    with os.fdopen(reader) as answer:
         count = answer.read()
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -123,12 +120,11 @@ def forked(folder: Path, last: int | None) -> tuple[bool, int]:
 
 
 def at_each(folder: Path, whole: bytes, first: int, stride: int) -> int:
-    """Kill at every stride-th moment, and go on to the end."""
+    """Kill a new run at every stride-th moment, and resume it to the end."""
     for kills in itertools.count():
         trial = folder / str(kills)
         trial.mkdir()
-        killed, _ = forked(trial, first + kills * stride)
-        if not killed:
+        if not forked(trial, first + kills * stride)[0]:
             return kills
         assert not (trial / "result.pt").exists()
         forked(trial, None)
@@ -138,7 +134,7 @@ def at_each(folder: Path, whole: bytes, first: int, stride: int) -> int:
 
 
 def in_a_row(folder: Path, whole: bytes, moments: int) -> int:
-    """Kill one run after so many moments, and what goes on from it too, until it is done."""
+    """Kill one run again and again until it is done."""
     kills = 0
     while forked(folder, moments)[0]:
         kills += 1
@@ -146,50 +142,18 @@ def in_a_row(folder: Path, whole: bytes, moments: int) -> int:
     return kills
 
 
-def from_outside(folder: Path, whole: bytes, attempts: int) -> int:
-    """Kill one run at times it knows nothing of; the delays grow, so that it gets on."""
-    rng, kills = random.Random(0), 0
-    for attempt in range(attempts):
-        child = os.fork()
-        if not child:
-            slowed_down()
-            run(folder)
-            os._exit(0)
-        time.sleep(rng.uniform(0.02, 0.1) * (1 + attempt))
-        os.kill(child, signal.SIGKILL)
-        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    forked(folder, None)
-    assert result(folder) == whole
-    return kills
-
-
-def slowed_down() -> None:
-    """Make the time between a written checkpoint and its new name long enough to be hit."""
-    fsync = os.fsync
-
-    def slow(handle: int) -> None:
-        time.sleep(0.03)
-        fsync(handle)
-
-    os.fsync = slow  # type: ignore[assignment]
-
-
 def result(folder: Path) -> bytes:
     return (folder / "result.pt").read_bytes()
 
 
 def main(folder: Path, first: int, stride: int) -> None:
-    places = {name: folder / name for name in ("whole", "each", "row", "outside")}
-    for place in places.values():
-        place.mkdir()
-    killed, moments = forked(places["whole"], None)
+    folders = [folder / name for name in ("whole", "each", "row")]
+    for each in folders:
+        each.mkdir()
+    killed, moments = forked(folders[0], None)
     assert not killed
-    whole = result(places["whole"])
-    print(
-        at_each(places["each"], whole, first, stride),
-        in_a_row(places["row"], whole, moments // 2),
-        from_outside(places["outside"], whole, 4),
-    )
+    whole = result(folders[0])
+    print(at_each(folders[1], whole, first, stride), in_a_row(folders[2], whole, moments // 2))
 
 
 if __name__ == "__main__":

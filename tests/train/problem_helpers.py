@@ -1,4 +1,4 @@
-"""A small problem that the tests of training share: which side of a line is a point on?"""
+"""A small problem for the tests of training: on which side of a line is a point?"""
 
 from dataclasses import replace
 
@@ -6,9 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eattn.train import History, Task, TensorCases, isolated
+from eattn.train import Batch, History, Task, TensorDataset, isolated
 
 COUNT, SIDES = 40, 2
+
+
+class Interrupted(Exception):
+    """Raised by a loss to end a run."""
 
 
 def points(count: int = COUNT) -> tuple[Tensor, Tensor]:
@@ -28,17 +32,38 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(x), y)
 
 
+def weighted(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    """Weight one side three times, so that two shares of a batch rarely weigh the same."""
+    x, y = batch
+    each = F.cross_entropy(model(x), y, reduction="none")
+    count = 1.0 + 2.0 * y
+    return (each * count).sum() / count.sum(), float(count.sum())
+
+
 def accuracy(model: nn.Module) -> dict[str, float]:
     x, y = points()
     return {"accuracy": (model(x).argmax(1) == y).float().mean().item()}
 
 
-def plain() -> Task:
-    return Task(TensorCases(*points()), loss)
+def plain(of=loss) -> Task:
+    return Task(TensorDataset(*points()), of)
 
 
-def judged() -> Task:
-    return Task(TensorCases(*points()), loss, accuracy, metric="accuracy", better="higher")
+def scored(of=loss, count: int = COUNT) -> Task:
+    """A task with a metric."""
+    return Task(TensorDataset(*points(count)), of, accuracy, metric="accuracy", better="higher")
+
+
+def interrupted(task: Task, step: int) -> Task:
+    """The task, whose loss raises at a step, counted from 1."""
+    calls = iter(range(1, 1000))
+
+    def fail(model, batch):
+        if next(calls) == step:
+            raise Interrupted
+        return task.loss(model, batch)
+
+    return replace(task, loss=fail)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -46,12 +71,12 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    """Bit for bit."""
+    """Return whether the weights are equal bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def timeless(history: History) -> History:
-    """All but the seconds, which no two runs share."""
+    """The history without seconds, which differ between runs."""
     rows = tuple(replace(row, seconds=0.0) for row in history.rows)
     best = None if history.best is None else replace(history.best, seconds=0.0)
     return replace(history, rows=rows, best=best, seconds=0.0)

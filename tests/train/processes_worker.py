@@ -1,10 +1,12 @@
-"""Runs in as many processes as torchrun starts: `torchrun -m train.processes_worker FOLDER`.
+"""Runs in two processes: `torchrun -m train.processes_worker FOLDER [N]`.
 
-FOLDER/RANK.pt gets, by name, what each run gave: its history without times, and its weights.
+With N, rank 1 kills itself at its N-th step. Without, that run is resumed, and FOLDER/RANK.pt gets
+the result of each run by name: its history without times, and its weights.
 """
 
 import contextlib
-import shutil
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,56 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchrun_helpers import norms
-from train.problem_helpers import COUNT, SIDES, accuracy, net, points, timeless, weights
-
-from eattn.nn import make_mixer
-from eattn.train import (
-    Batch,
-    Checkpoint,
-    Processes,
-    Task,
-    TensorCases,
-    TrainConfig,
-    isolated,
-    torchrun,
-    train,
+from train.problem_helpers import (
+    SIDES,
+    Interrupted,
+    interrupted,
+    net,
+    scored,
+    timeless,
+    weighted,
+    weights,
 )
 
+from eattn.nn import make_mixer
+from eattn.train import Batch, Checkpoint, Processes, Task, TrainConfig, isolated, torchrun, train
 
-def weighed(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
-    """Points on one side count three times: two shares of a batch hardly ever weigh the same."""
-    x, y = batch
-    each = nn.functional.cross_entropy(model(x), y, reduction="none")
-    count = 1.0 + 2.0 * y
-    return (each * count).sum() / count.sum(), float(count.sum())
-
-
-def task(of: Any = weighed, cases: int = COUNT) -> Task:
-    return Task(TensorCases(*points(cases)), of, accuracy, metric="accuracy", better="higher")
-
-
-FEW = 25  # the last batch of an epoch has one case
-# 40 cases: batches of 12, and the last of an epoch has 4
+FEW = 25  # the last batch of an epoch has one sample
+# 40 samples: batches of 12, and the last of an epoch has 4
 CONFIG = TrainConfig(epochs=3, batch_size=12, lr=0.02, schedule="cosine", warmup=2, clip=0.5)
-
-# Runs that are also cut off, and go on: with dropout, of random numbers that each process has its
-# own of; and with buffers.
-PAIRS: dict[str, dict[str, Any]] = {"": dict(dropout=0.3), " centred": dict(center=True)}
-
-
-class Cut(Exception):
-    pass
+TASK, INTERRUPTED = scored(weighted), 7
+# Runs that are interrupted and resumed: with random numbers of each process, and with buffers.
+PAIRS: dict[str, dict[str, Any]] = {"": dict(dropout=0.3), " centered": dict(center=True)}
 
 
-def cut(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
-    cut.calls += 1  # type: ignore[attr-defined]
-    if cut.calls == 7:  # type: ignore[attr-defined]
-        raise Cut
-    return weighed(model, batch)
-
-
-def centred(seed: int) -> nn.Module:
-    """With a learnt centre: buffers that the share of each process would move elsewhere."""
+def centered(seed: int) -> nn.Module:
+    """A model with buffers, which the batch of each process would update differently."""
     with isolated(seed):
         return nn.Sequential(
             *(nn.Unflatten(1, (4, 1)), nn.Linear(1, 4)),
@@ -71,87 +47,97 @@ def centred(seed: int) -> nn.Module:
 
 
 def result(
-    of: Task, config: TrainConfig, *, dropout: float = 0.0, center: bool = False
+    task: Task, config: TrainConfig, *, dropout: float = 0.0, center: bool = False
 ) -> dict[str, Any]:
-    seed = Processes.here().rank  # the first one's weights must count
-    model = centred(seed) if center else net(seed, dropout=dropout)
+    seed = Processes.current().rank  # the weights of rank 0 must count
+    model = centered(seed) if center else net(seed, dropout=dropout)
     with norms() as found:
-        history = train(model, of, config)
+        history = train(model, task, config)
     rows = [(row.step, row.loss, row.metrics) for row in history.rows]
-    told = {"history": repr(timeless(history)), "rows": rows, "norms": found}
-    return told | {"weights": weights(model)}
+    about = {"history": repr(timeless(history)), "rows": rows, "norms": found}
+    return about | {"weights": weights(model)}
 
 
-def cut_off(folder: Path) -> None:
-    """A run that ends in its seventh step; its last checkpoint is that of the sixth."""
-    cut.calls = 0  # type: ignore[attr-defined]
-    result(task(cut), replace(CONFIG, checkpoint=folder, checkpoint_every=2))
+def stop(folder: Path) -> None:
+    """Run up to step 7; the last checkpoint is that of step 6."""
+    with contextlib.suppress(Interrupted):
+        config = replace(CONFIG, checkpoint=folder, checkpoint_every=2)
+        result(interrupted(TASK, INTERRUPTED), config)
 
 
 def runs(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {"plain": result(task(), CONFIG), "few": result(task(cases=FEW), CONFIG)}
+    few = scored(weighted, FEW)
+    found = {"plain": result(TASK, CONFIG), "few": result(few, CONFIG)}
     with torchrun(fsdp=True):
-        one = folder / ("one" if Processes.here().first else "one by another name")
-        here = replace(CONFIG, checkpoint=one, checkpoint_every=2)
-        found["from one"] = result(task(), here)
-        with contextlib.suppress(Cut):
-            cut_off(folder / "two")
-        found["sharded"] = result(task(), CONFIG)
-        found["few sharded"] = result(task(cases=FEW), CONFIG)
+        one = folder / ("one" if Processes.current().first else "one by another name")
+        found["from one"] = result(TASK, replace(CONFIG, checkpoint=one, checkpoint_every=2))
+        stop(folder / "two")
+        found["sharded"] = result(TASK, CONFIG)
+        found["few sharded"] = result(few, CONFIG)
     for name, options in PAIRS.items():
-        kept = replace(CONFIG, checkpoint=folder / f"whole{name}", checkpoint_every=2)
-        found[f"whole{name}"] = result(task(), kept, **options)
-        kept = replace(kept, checkpoint=folder / f"cut{name}", checkpoint_seconds=1e-9)
-        cut.calls = 0  # type: ignore[attr-defined]
-        try:
-            result(task(cut), kept, **options)
-        except Cut:
-            found[f"resumed{name}"] = result(task(), kept, **options)
+        config = replace(CONFIG, checkpoint=folder / f"whole{name}", checkpoint_every=2)
+        found[f"whole{name}"] = result(TASK, config, **options)
+        config = replace(config, checkpoint=folder / f"cut{name}", checkpoint_seconds=1e-9)
+        with contextlib.suppress(Interrupted):
+            result(interrupted(TASK, INTERRUPTED), config, **options)
+        found[f"resumed{name}"] = result(TASK, config, **options)
     return found
 
 
 def full(_: nn.Module) -> dict[str, float]:
-    raise ValueError(f"no room in process {Processes.here().rank}")
+    raise ValueError(f"no room in process {Processes.current().rank}")
 
 
-def refusals(folder: Path) -> dict[str, str]:
-    """What is said of a checkpoint with a wrong bit, of one that is none, of other configs, of an
-    evaluation that fails in the one process that has it, and of a checkpoint that one alone sees.
-    """
-    first = Processes.here().first
-    damaged, torn = folder / "damaged", folder / "torn"
-    if first:
-        shutil.copytree(folder / "cut", damaged)
-        part = next(damaged.glob("step-*/__1_0.distcp"))
-        data = bytearray(part.read_bytes())
-        data[len(data) // 2] ^= 1
-        part.write_bytes(data)
-        torn.mkdir()
-        (torn / "last.pt").write_bytes(b"nothing")
-        Checkpoint(folder / "own of 0").save({})
-    Processes.here().gather(None)  # all see what the first has made
+def errors(folder: Path) -> dict[str, str]:
+    """Return the messages of runs that must fail on both ranks."""
+    processes = Processes.current()
+    if processes.first:
+        (folder / "torn").mkdir()
+        (folder / "torn" / "last.pt").write_bytes(b"nothing")
+        Checkpoint(folder / "own of 0").save({"state": {"step": 3}})
+    processes.gather(None)  # wait for the files
     configs = {
-        "damaged": replace(CONFIG, checkpoint=damaged),
-        "torn": replace(CONFIG, checkpoint=torn),
-        "seeds": replace(CONFIG, seed=0 if first else 5),
+        "torn": replace(CONFIG, checkpoint=folder / "torn"),
+        "seeds": replace(CONFIG, seed=0 if processes.first else 5),
         "full": CONFIG,
-        "unseen": replace(CONFIG, checkpoint=folder / f"own of {Processes.here().rank}"),
+        "unseen": replace(CONFIG, checkpoint=folder / f"own of {processes.rank}"),
     }
     found = {}
     for name, config in configs.items():
         try:
-            result(replace(task(), evaluate=full), config, dropout=0.3)
+            result(replace(TASK, evaluate=full), config, dropout=0.3)
         except ValueError as error:
             found[name] = f"{type(error).__name__}: {error}"
     return found
 
 
-def main(folder: Path) -> None:
+def killed(folder: Path, last: int | None) -> dict[str, Any]:
+    """Run with sharded weights and dropout; rank 1 kills itself at step `last`."""
+    calls = 0
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        nonlocal calls
+        calls += 1
+        if calls == last and not Processes.current().first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return weighted(model, batch)
+
+    config = replace(CONFIG, batch_size=10, checkpoint=folder, checkpoint_every=2)
+    return result(scored(loss), config, dropout=0.3) | {"calls": calls}
+
+
+def main(folder: Path, last: int | None = None) -> None:
     torch.set_num_threads(1)
+    # torchrun ends the remaining process, but not before that process has reported the loss.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with torchrun(fsdp=True) as processes:
+        resumed = killed(folder / "killed", last)
+        found = {"after kill": resumed, "without kill": killed(folder / "not killed", None)}
+        processes.gather(None)  # wait for all
     with torchrun() as processes:
-        found = runs(folder) | {"refused": refusals(folder)}
+        found |= runs(folder) | {"errors": errors(folder)}
         torch.save(found, folder / f"{processes.rank}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

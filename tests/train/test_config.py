@@ -1,4 +1,4 @@
-"""A wrong field is refused at once, by its name and with what would do."""
+"""An invalid option raises with its name and what is allowed."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ from eattn.train import TrainConfig
         ("seed", -1, ValueError, "seed must be at least 0, got -1"),
         ("seed", 2**32, ValueError, r"seed must be below 2\*\*32"),
         ("seed", None, TypeError, "seed must be an int, got NoneType"),
-        ("device", "abacus", ValueError, "device must be 'auto' or one that torch knows"),
+        ("device", "abacus", ValueError, "device must be 'auto' or a device of torch"),
         ("checkpoint", 3, TypeError, "checkpoint must be a folder or None, got int"),
         ("tensorboard", True, TypeError, "tensorboard must be a folder or None, got bool"),
         ("checkpoint_every", 5, ValueError, "checkpoint_every needs checkpoint"),
@@ -44,22 +44,22 @@ from eattn.train import TrainConfig
         ("checkpoint_seconds", 0, ValueError, "checkpoint_seconds must be above 0"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_allowed(field, value, error, message):
+def test_an_invalid_option_raises(field, value, error, message):
     with pytest.raises(error, match=message):
         TrainConfig(**{field: value})
 
 
-def test_a_run_must_end():
-    with pytest.raises(ValueError, match="epochs must be a number where max_steps is None"):
+def test_a_run_needs_a_limit():
+    with pytest.raises(ValueError, match="epochs and max_steps must not both be None"):
         TrainConfig(epochs=None)
     assert TrainConfig(epochs=None, max_steps=5).max_steps == 5
 
 
-def test_where_a_run_is_kept_does_not_decide_its_numbers(tmp_path):
+def test_paths_and_device_are_no_numeric_options(tmp_path):
     config = TrainConfig(lr=np.float64(0.5))
     moved = replace(
         config, device="cpu", checkpoint=tmp_path, checkpoint_every=3, tensorboard=tmp_path
     )
-    assert moved.deciding() == config.deciding()
-    assert type(config.deciding()["lr"]) is float
-    assert replace(config, seed=1).deciding() != config.deciding()
+    assert moved.numerics() == config.numerics()
+    assert type(config.numerics()["lr"]) is float
+    assert replace(config, seed=1).numerics() != config.numerics()

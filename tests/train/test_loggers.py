@@ -1,4 +1,4 @@
-"""What is shown of a run: a bar on a terminal, plain lines elsewhere, scalars on a board."""
+"""Loggers: a bar on a terminal, plain lines elsewhere, scalars in TensorBoard."""
 
 import io
 import math
@@ -7,26 +7,26 @@ import sys
 
 import pytest
 from rich.console import Console
-from train.problem_helpers import judged, loss, net, plain, points
+from train.problem_helpers import Interrupted, interrupted, loss, net, plain, scored
 
-from eattn.train import Task, TensorCases, TrainConfig, train
+from eattn.train import TrainConfig, train
 
 CONFIG = TrainConfig(epochs=3, batch_size=10, lr=0.01)
 
 
-def shown(*, terminal: bool, task: Task | None = None) -> str:
+def shown(*, terminal: bool) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100)
-    train(net(), judged() if task is None else task, CONFIG, progress=console)
+    train(net(), scored(), CONFIG, progress=console)
     return stream.getvalue()
 
 
-def test_nothing_is_shown_unless_asked_for(capfd):
-    train(net(), judged(), CONFIG)
+def test_nothing_is_shown_by_default(capfd):
+    train(net(), scored(), CONFIG)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_terminal_gets_a_bar_with_loss_metric_and_time_left():
+def test_a_terminal_shows_a_bar():
     text = shown(terminal=True)
     assert "\x1b[" in text
     plain_text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
@@ -34,7 +34,7 @@ def test_a_terminal_gets_a_bar_with_loss_metric_and_time_left():
     assert re.search(r"epoch 3/3 .* loss 0\.\d{4}, accuracy 0\.\d{4} 0:00:\d\d 0:00:00", last)
 
 
-def test_a_log_gets_a_plain_line_for_each_evaluation():
+def test_a_log_has_a_line_per_evaluation():
     text = shown(terminal=False)
     assert "\x1b" not in text
     assert "\r" not in text
@@ -52,14 +52,11 @@ def test_progress_goes_to_stderr(capfd):
     assert len(err.splitlines()) == 3
 
 
-def test_a_bar_is_closed_when_the_run_fails():
-    def fail(model, batch):
-        return loss(model, batch) * math.nan
-
+def test_a_failed_run_closes_its_bar():
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True)
     with pytest.raises(ValueError, match="loss is nan"):
-        train(net(), Task(TensorCases(*points()), fail), CONFIG, progress=console)
+        train(net(), plain(lambda *args: loss(*args) * math.nan), CONFIG, progress=console)
     assert stream.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
@@ -75,10 +72,10 @@ def events(folder, tag: str) -> list:
     return board.Scalars(tag)
 
 
-def test_tensorboard_gets_every_step_and_every_evaluation(tmp_path):
+def test_tensorboard_has_every_step_and_evaluation(tmp_path):
     pytest.importorskip("tensorboard")
     config = TrainConfig(epochs=3, batch_size=10, schedule="linear", tensorboard=tmp_path)
-    history = train(net(), judged(), config)
+    history = train(net(), scored(), config)
     scalars = {tag: {e.step: e.value for e in events(tmp_path, tag)} for tag in TAGS}
     steps = range(1, 13)
     assert set(scalars["train/loss"]) == set(steps)
@@ -90,26 +87,19 @@ def test_tensorboard_gets_every_step_and_every_evaluation(tmp_path):
     assert means == pytest.approx([row.loss for row in history.rows])
 
 
-def test_a_resumed_run_writes_no_step_twice(tmp_path):
+def test_a_resumed_run_logs_no_step_twice(tmp_path):
     pytest.importorskip("tensorboard")
     config = TrainConfig(
         epochs=3, batch_size=10, tensorboard=tmp_path / "board", checkpoint=tmp_path / "kept"
     )
-    calls = iter(range(1, 1000))
-
-    def cut(model, batch):
-        if next(calls) == 7:
-            raise KeyboardInterrupt
-        return loss(model, batch)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(net(), Task(TensorCases(*points()), cut), config)
-    train(net(), plain(), config)  # steps 5 and 6 come again
+    with pytest.raises(Interrupted):
+        train(net(), interrupted(plain(), 7), config)
+    train(net(), plain(), config)  # repeats steps 5 and 6
     assert [event.step for event in events(tmp_path / "board", "train/loss")] == list(range(1, 13))
 
 
-def test_without_tensorboard_the_error_names_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+def test_missing_tensorboard_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     config = TrainConfig(epochs=1, tensorboard=tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "eattn\[timeseries\]"'):
         train(net(), plain(), config)

@@ -1,67 +1,38 @@
-"""The loop learns, judges, stops and keeps what it should."""
+"""The loop trains, evaluates, stops and keeps the weights it should."""
 
 import math
+import pickle
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from train.problem_helpers import judged, loss, net, plain, points, same, timeless, weights
+from train.problem_helpers import loss, net, plain, points, same, scored, weights
 
-from eattn.models import Forecaster, SequenceClassifier
-from eattn.train import ListCases, Task, TensorCases, TrainConfig, isolated, train
+from eattn.train import (
+    Task,
+    TensorDataset,
+    TrainConfig,
+    TrainingError,
+    train,
+)
 
 
-def test_a_problem_is_learnt():
+def test_a_problem_is_learned():
     model = net()
-    history = train(model, judged(), TrainConfig(epochs=30, batch_size=8, lr=0.01))
+    history = train(model, scored(), TrainConfig(epochs=30, batch_size=8, lr=0.01))
     losses = [row.loss for row in history.rows]
     assert losses[-1] < 0.3 * losses[0]
     assert history.best.metrics["accuracy"] == 1.0
     x, y = points()
     assert torch.equal(model(x).argmax(1), y)
+    assert not any(module.training for module in model.modules())
+    assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_classifier_of_padded_series_is_trained_by_items():
-    """Which half of a series of unequal length is louder, from a mask and a dictionary batch."""
-    rng = torch.Generator().manual_seed(0)
-    items = []
-    for i in range(48):
-        x = torch.randn(6 + i % 5, 2, generator=rng)
-        side = slice(None, len(x) // 2) if i % 2 else slice(len(x) // 2, None)
-        x[side] *= 4
-        items.append((x, i % 2))
-
-    def collate(rows):
-        xs, ys = zip(*rows, strict=True)
-        lengths = torch.tensor([len(x) for x in xs])
-        x = nn.utils.rnn.pad_sequence(xs, batch_first=True, padding_value=math.nan)
-        mask = torch.arange(x.shape[1]) < lengths[:, None]
-        return {"x": x, "key_mask": mask, "y": torch.tensor(ys)}
-
-    def cross_entropy(model, batch):
-        return F.cross_entropy(model(batch["x"], key_mask=batch["key_mask"]), batch["y"])
-
-    with isolated(0):
-        model = SequenceClassifier(2, classes=2, dim=16, depth=1, mixer="ea-6")
-    task = Task(ListCases(items, collate), cross_entropy)
-    history = train(model, task, TrainConfig(epochs=15, batch_size=16, lr=5e-3))
-    assert history.rows[-1].loss < 0.5 * history.rows[0].loss
-
-
-def test_a_forecaster_is_trained_by_its_own_loss():
-    x = torch.sin(torch.arange(240) * 0.4).reshape(20, 12, 1)
-    with isolated(0):
-        model = Forecaster(1, dim=16, depth=1, mixer="ea-2")
-    task = Task(TensorCases(x), lambda model, batch: model.loss(*batch))
-    history = train(model, task, TrainConfig(epochs=15, batch_size=10, lr=5e-3))
-    assert history.rows[-1].loss < 0.2 * history.rows[0].loss
-
-
-def test_rows_say_what_happened():
+def test_rows_record_every_epoch():
     config = TrainConfig(epochs=3, batch_size=16, lr=0.1, schedule="linear")
-    history = train(net(), judged(), config)
+    history = train(net(), scored(), config)
     assert [row.epoch for row in history.rows] == [1, 2, 3]
     assert [row.step for row in history.rows] == [3, 6, 9]
     assert [row.lr for row in history.rows] == pytest.approx([0.1 * (1 - i / 9) for i in (2, 5, 8)])
@@ -71,17 +42,15 @@ def test_rows_say_what_happened():
     assert history.stopped == "epochs"
 
 
-def test_a_run_of_steps_ends_in_the_middle_of_an_epoch_with_a_row():
+def test_max_steps_ends_within_an_epoch_with_a_row():
     history = train(net(), plain(), TrainConfig(epochs=None, max_steps=7, batch_size=8))
     assert [(row.epoch, row.step) for row in history.rows] == [(1, 5), (2, 7)]
     assert history.stopped == "max_steps"
-    every = TrainConfig(epochs=2, batch_size=8, evaluate_every=4)
-    assert [row.step for row in train(net(), plain(), every).rows] == [4, 8, 10]
 
 
 @pytest.mark.parametrize(("weighted", "expected"), [(False, 1 / 4), (True, 20 / 30)])
-def test_the_loss_of_a_row_is_the_mean_over_what_batches_count_for(weighted, expected):
-    """A loss of 0 for three cases, then 1 for the fourth: 3 to 1, or as the task weighs them."""
+def test_the_loss_of_a_row_is_a_weighted_mean(weighted, expected):
+    """Loss 0 for three samples, then 1 for the fourth: 3 to 1, or as the task weights them."""
     sizes = []
 
     def count(model, batch):
@@ -89,14 +58,14 @@ def test_the_loss_of_a_row_is_the_mean_over_what_batches_count_for(weighted, exp
         value = model(batch[0]).mean() * 0 + (len(sizes) - 1)
         return (value, 10.0 * len(sizes)) if weighted else value
 
-    task = Task(TensorCases(torch.zeros(4, 1)), count)
+    task = Task(TensorDataset(torch.zeros(4, 1)), count)
     history = train(nn.Linear(1, 1), task, TrainConfig(epochs=1, batch_size=3))
     assert sizes == [3, 1]
     assert history.rows[0].loss == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_clipping_bounds_the_norm_of_what_the_optimiser_sees(clip):
+def test_clipping_bounds_the_gradient_norm(clip):
     norms = []
 
     def record(optimizer, *_):
@@ -115,8 +84,8 @@ def test_clipping_bounds_the_norm_of_what_the_optimiser_sees(clip):
         assert norms == pytest.approx([0.05] * 10, rel=1e-3)
 
 
-class Judge:
-    """An `evaluate` that gives scripted values and remembers the weights it saw."""
+class Scores:
+    """An `evaluate` that returns scripted values and records the weights it saw."""
 
     def __init__(self, *values: float) -> None:
         self.values, self.seen = values, []
@@ -128,66 +97,56 @@ class Judge:
         return {"score": self.values[len(self.seen) - 1]}
 
     def task(self, better: str) -> Task:
-        return Task(TensorCases(*points()), loss, self, metric="score", better=better)
+        return Task(TensorDataset(*points()), loss, self, metric="score", better=better)
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["higher", "lower"])
-def test_patience_stops_at_the_right_epoch_and_the_best_weights_stay(sign):
-    judge = Judge(*(sign * value for value in (1, 3, 2, 3, 4, 3, 4, 2, 9, 9)))
+def test_patience_stops_and_keeps_the_best_weights(sign):
+    scores = Scores(*(sign * value for value in (1, 3, 2, 3, 4, 3, 4, 2, 9, 9)))
     model = net()
-    task = judge.task("higher" if sign == 1 else "lower")
+    task = scores.task("higher" if sign == 1 else "lower")
     history = train(model, task, TrainConfig(epochs=10, batch_size=16, patience=3))
     assert [row.metrics["score"] * sign for row in history.rows] == [1, 3, 2, 3, 4, 3, 4, 2]
     assert history.stopped == "patience"
     assert history.best.epoch == 5  # the first 4: an equal value is no better
-    assert same(weights(model), judge.seen[4])
+    assert same(weights(model), scores.seen[4])
 
 
-def test_the_last_weights_stay_where_that_is_asked():
-    judge = Judge(3, 2, 1)
+def test_keep_last_keeps_the_last_weights():
+    scores = Scores(3, 2, 1)
     model = net()
-    history = train(model, judge.task("higher"), TrainConfig(epochs=3, keep="last"))
+    history = train(model, scores.task("higher"), TrainConfig(epochs=3, keep="last"))
     assert history.best.epoch == 1
-    assert same(weights(model), judge.seen[2])
+    assert same(weights(model), scores.seen[2])
 
 
-def test_a_metric_that_is_nan_is_never_the_best():
-    judge = Judge(math.nan, 2, math.nan, math.nan)
+def test_a_nan_metric_is_never_the_best():
+    scores = Scores(math.nan, 2, math.nan, math.nan)
     model = net()
-    history = train(model, judge.task("lower"), TrainConfig(epochs=4, patience=2))
+    history = train(model, scores.task("lower"), TrainConfig(epochs=4, patience=2))
     assert (history.best.epoch, history.stopped, len(history.rows)) == (2, "patience", 4)
-    assert same(weights(model), judge.seen[1])
+    assert same(weights(model), scores.seen[1])
 
 
-def test_the_loss_in_training_may_decide():
-    x = torch.zeros(4, 1)
+def test_train_loss_can_be_the_metric():
+    losses = iter([3.0, 1.0, 2.0, 2.0, 0.0])
     task = Task(
-        TensorCases(x),
+        TensorDataset(torch.zeros(4, 1)),
         lambda model, batch: model(batch[0]).mean() * 0 + next(losses),
         metric="train_loss",
         better="lower",
     )
-    losses = iter([3.0, 1.0, 2.0, 2.0, 0.0])
     history = train(nn.Linear(1, 1), task, TrainConfig(epochs=5, patience=2))
     assert (history.best.epoch, history.stopped) == (2, "patience")
 
 
-def test_judging_a_model_does_not_change_what_it_learns():
-    def noisy(model):
-        return {"noise": torch.rand(3).sum()}
-
+def test_an_evaluation_does_not_change_the_training():
     quiet, watched = net(), net()
     config = TrainConfig(epochs=3, batch_size=8)
     train(quiet, plain(), config)
-    train(watched, Task(TensorCases(*points()), loss, noisy), config)
+    noisy = Task(TensorDataset(*points()), loss, lambda model: {"noise": torch.rand(3).sum()})
+    train(watched, noisy, config)
     assert same(weights(quiet), weights(watched))
-
-
-def test_a_trained_model_is_ready_to_be_used():
-    model = net()
-    train(model, plain(), TrainConfig(epochs=1))
-    assert not any(module.training for module in model.modules())
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_frozen_parameters_stay():
@@ -199,37 +158,102 @@ def test_frozen_parameters_stay():
     assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
 
 
-def test_a_compiled_model_learns_what_it_learns_without():
-    model, compiled = net(), net()
-    config = TrainConfig(epochs=2, batch_size=8)
-    history = train(model, judged(), config)
-    graph = torch.compile(compiled, backend="eager")
-    assert timeless(train(graph, judged(), config)) == timeless(history)
-    assert same(weights(compiled), weights(model))
+@pytest.mark.parametrize(
+    ("of", "error", "message"),
+    [
+        (lambda model, batch: model(batch[0]), TypeError, "without dimensions, got shape"),
+        (lambda model, batch: 0.5, TypeError, "without dimensions, got float"),
+        (lambda model, batch: batch[0].mean(), ValueError, "depend on the model's parameters"),
+    ],
+)
+def test_an_invalid_loss_raises(of, error, message):
+    with pytest.raises(error, match=message):
+        train(net(), plain(of))
 
 
-def test_a_task_that_cannot_be_learnt_says_why():
-    cases = TensorCases(*points())
-    with pytest.raises(TypeError, match=r"loss must return a tensor without dimensions, got shape"):
-        train(net(), Task(cases, lambda model, batch: model(batch[0])))
-    with pytest.raises(TypeError, match="without dimensions, got float"):
-        train(net(), Task(cases, lambda model, batch: 0.5))
-    with pytest.raises(ValueError, match="loss must depend on the model's parameters"):
-        train(net(), Task(cases, lambda model, batch: batch[0].mean()))
+def test_invalid_options_raise():
+    dataset = TensorDataset(*points())
     with pytest.raises(TypeError, match="config must be a TrainConfig, got dict"):
         train(net(), plain(), {"lr": 0.1})
-
-
-def test_what_decides_must_be_there():
-    cases = TensorCases(*points())
     with pytest.raises(ValueError, match="patience needs a task with a metric"):
         train(net(), plain(), TrainConfig(patience=3))
-    with pytest.raises(ValueError, match="better must be 'higher' or 'lower' for metric 'f1'"):
-        Task(cases, loss, lambda model: {}, metric="f1")
-    with pytest.raises(ValueError, match="metric must be 'train_loss' where there is no evaluate"):
-        Task(cases, loss, metric="f1", better="higher")
-    task = Task(cases, loss, lambda model: {"a": 1, "b": 2}, metric="f1", better="higher")
-    with pytest.raises(ValueError, match=r"metric must be one that evaluate gives \(a, b\)"):
+    task = Task(dataset, loss, lambda model: {"a": 1, "b": 2}, metric="f1", better="higher")
+    with pytest.raises(ValueError, match=r"metric must be one that evaluate returns \(a, b\)"):
         train(net(), task)
-    with pytest.raises(ValueError, match="must not name a metric 'train_loss'"):
-        train(net(), Task(cases, loss, lambda model: {"train_loss": 1.0}))
+    with pytest.raises(ValueError, match="must not return 'train_loss'"):
+        train(net(), Task(dataset, loss, lambda model: {"train_loss": 1.0}))
+
+
+# ---- losses and gradients that are not finite ----------------------------------------------------
+
+CONFIG = TrainConfig(epochs=4, batch_size=10, lr=0.25)
+
+
+def spoiled(step: int, factor: float = math.nan) -> Task:
+    """A task whose loss is multiplied by a factor in one step, counted from 1."""
+    calls = iter(range(1, 1000))
+    return plain(lambda *args: loss(*args) * (factor if next(calls) == step else 1.0))
+
+
+def test_a_nan_loss_raises_with_step_and_advice():
+    failed, stopped = net(), net()
+    with pytest.raises(TrainingError) as caught:
+        train(failed, spoiled(7), CONFIG)
+    error = caught.value
+    assert str(error) == (
+        "loss is nan at epoch 2, step 7 (lr 0.25): the batch is finite; try a lower lr, a warmup"
+    )
+    assert (error.epoch, error.step) == (2, 7)
+    assert math.isnan(error.loss)
+    assert isinstance(error, ValueError)  # so that the command line prints one line
+    train(stopped, spoiled(0), TrainConfig(epochs=None, max_steps=6, batch_size=10, lr=0.25))
+    assert same(weights(failed), weights(stopped))  # those before the step
+    assert not failed.training
+
+
+def test_advice_lists_options_that_are_not_set():
+    config = TrainConfig(epochs=1, batch_size=10, clip=None, precision="bfloat16")
+    with pytest.raises(TrainingError, match=r"loss is inf .* clip=1.0, precision='float32'$"):
+        train(net(), spoiled(2, math.inf), config)
+
+
+def test_an_exploding_loss_leaves_finite_weights():
+    model = nn.Linear(4, 1)
+    task = Task(TensorDataset(points()[0]), lambda model, batch: -model(batch[0]).exp().mean())
+    with pytest.raises(TrainingError, match=r"is -?inf at epoch \d+, step \d+ \(lr 10\)"):
+        train(model, task, TrainConfig(epochs=100, lr=10.0, clip=None))
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_nan_gradient_of_a_finite_loss_raises(precision):
+    task = Task(TensorDataset(torch.zeros(4, 4)), lambda model, b: (model(b[0]) * 0).sqrt().sum())
+    with pytest.raises(TrainingError, match="gradient norm is nan at epoch"):
+        train(net(), task, TrainConfig(epochs=100, precision=precision))
+
+
+def test_nan_in_data_or_weights_is_named():
+    x, y = points()
+    x[17, 2] = math.nan
+    message = r"loss is nan .* the batch holds NaN or inf: look at the data"
+    with pytest.raises(TrainingError, match=message):
+        train(net(), Task(TensorDataset(x, y), loss), CONFIG)
+    model = net()
+    with torch.no_grad():
+        model[4].bias[1] = math.inf
+    with pytest.raises(TrainingError, match=r"the parameter 4\.bias held NaN or inf before"):
+        train(model, plain(), CONFIG)
+
+
+def test_a_failed_run_keeps_the_best_weights():
+    scores, model = Scores(2, 1), net()
+    task = Task(TensorDataset(*points()), spoiled(11).loss, scores, "score", "higher")
+    with pytest.raises(TrainingError, match="epoch 3, step 11"):
+        train(model, task, CONFIG)
+    assert same(weights(model), scores.seen[0])
+
+
+def test_a_training_error_can_be_pickled():
+    error = TrainingError("loss is nan", epoch=1, step=2, loss=3.0, norm=4.0)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), vars(again)) == (str(error), vars(error))

@@ -113,7 +113,7 @@ def test_ea_6_is_compared_with_softmax_attention(bits, words):
 def test_wrong_plans_raise_before_the_work():
     for change, reason in (
         (dict(mixers=("xx",)), "unknown mixer 'xx'"),
-        (dict(batch_tokens=8), "at least those of a row"),
+        (dict(batch_tokens=8), "at least length"),
         (dict(text=("missing.txt",)), "does not exist"),
     ):
         with pytest.raises(ValueError, match=reason):

@@ -9,9 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eattn.cli.output import check_out, write_text
+from eattn.cli.common import (
+    CsvOut,
+    DataDir,
+    Depth,
+    Device,
+    Dim,
+    Epochs,
+    ForceFiles,
+    ForceModel,
+    Lr,
+    Mixer,
+    Model,
+    ModelOut,
+    Seed,
+    check_out,
+    prefix_errors,
+    read_samples,
+    write_text,
+)
 from eattn.cli.processes import Checkpoint, Fsdp
-from eattn.cli.source import DataDir, blaming, read_cases
 
 if TYPE_CHECKING:
     from eattn.data import Cases
@@ -22,48 +39,64 @@ app = typer.Typer(
     "Example: eattn classify fit TRAIN.ts --out model/"
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by fit.")]
 Test = Annotated[
-    str, typer.Argument(metavar="TEST", help=".ts file, or a known dataset: its test split.")
+    str,
+    typer.Argument(metavar="TEST", help=".ts file, or name of a known dataset (its test split)."),
 ]
 
 
 @app.command("fit")
 def fit(
     train: Annotated[
-        str, typer.Argument(metavar="TRAIN", help=".ts file, or a known dataset: its train split.")
+        str,
+        typer.Argument(
+            metavar="TRAIN", help=".ts file, or name of a known dataset (its training split)."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
-    mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Maximum.")] = None,
-    dim: Annotated[int | None, typer.Option("--dim", help="Width of the model.")] = None,
-    depth: Annotated[int | None, typer.Option("--depth", help="Number of blocks.")] = None,
-    patch: Annotated[int | None, typer.Option("--patch", help="Samples per token.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Cases per step.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    validation: Annotated[float | None, typer.Option(help="Fraction for validation.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    out: ModelOut,
+    mixer: Mixer = "ea-6",
+    epochs: Epochs = None,
+    dim: Dim = None,
+    depth: Depth = None,
+    patch: Annotated[
+        int | None,
+        typer.Option("--patch", metavar="N", min=1, help="Number of time points per token."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", metavar="N", min=1, help="Number of series per step."),
+    ] = None,
+    lr: Lr = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            "--validation", metavar="FRACTION", help="Fraction of each class to validate on."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
+    force: ForceModel = False,
 ) -> None:
-    """Fit a classifier to labelled series and save it in a folder.
+    """Fit a classifier to labelled series and save it.
 
-    Series may differ in length and have missing values (?). Other defaults are those of
-    EAClassifier. `torchrun --nproc-per-node 2 -m eattn classify fit …` trains in several processes.
+    Series may differ in length and have missing values (?). Options that are not set have the
+    defaults of EAClassifier. To train in several processes, run
+    `torchrun --nproc-per-node 2 -m eattn classify fit ...`.
+
     Example: eattn classify fit JapaneseVowels --out model/ --epochs 30
     """
     from eattn.timeseries.store import check_free
 
     check_free(out, force=force)
-    cases = read_cases(train, "train", data_dir)
-    labels = _labels(cases)
+    samples = read_samples(train, "train", data_dir)
+    labels = _labels(samples)
     if labels is None:
-        raise ValueError(f"{train} has no class labels to learn from")
+        raise ValueError(f"{train} has no class labels to train on")
     if len(set(labels)) < 2:
-        raise ValueError(f"{train} has one class only, {labels[0]!r}: two are needed to learn from")
+        raise ValueError(f"{train} has only one class, {labels[0]!r}; training needs at least two")
 
     from eattn.timeseries import EAClassifier
     from eattn.train import torchrun
@@ -72,11 +105,11 @@ def fit(
     chosen |= dict(batch_size=batch_size, checkpoint=checkpoint, validation_fraction=validation)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **chosen)
-    model._check_params(len(cases.X))  # errors in options must not blame the file
+    model._check_params(len(samples.X))  # an invalid option is not an error of the file
     with torchrun(fsdp=fsdp) as processes:
-        with blaming(train):
-            model.fit(cases.X, cases.y)
-        processes.once(lambda: model.save(out, force=force))
+        with prefix_errors(train):
+            model.fit(samples.X, samples.y)
+        processes.on_first_rank(lambda: model.save(out, force=force))
         if processes.first:
             print(f"{out}: {_summary(model)}")
 
@@ -85,19 +118,21 @@ def fit(
 def predict(
     model: Model,
     test: Test,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="CSV file; stdout by default.")
-    ] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Add probabilities.")] = False,
+    out: CsvOut = None,
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Add a column with the probability of each class.")
+    ] = False,
     data_dir: DataDir = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: ForceFiles = False,
 ) -> None:
-    """Predict the label of each series as CSV, and the accuracy if the file has labels.
+    """Predict the label of each series and write the labels as CSV.
+
+    Prints the accuracy to stderr if the file has labels.
 
     Example: eattn classify predict model/ TEST.ts --out predictions.csv --proba
     """
     check_out("--out", out, force=force)
-    classifier, cases, probabilities = _apply(model, test, data_dir)
+    classifier, samples, probabilities = _apply(model, test, data_dir)
     classes = classifier.classes_
     predicted = classes[probabilities.argmax(1)]
     rows: list[Sequence[Any]] = [["case", "label", *(f"p({c})" for c in classes if proba)]]
@@ -106,7 +141,7 @@ def predict(
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(text.getvalue(), out)
-    accuracy = _accuracy(cases, classes, predicted)
+    accuracy = _accuracy(samples, classes, predicted)
     if accuracy is not None:
         print(accuracy, file=sys.stderr)
 
@@ -117,46 +152,45 @@ def score(model: Model, test: Test, data_dir: DataDir = None) -> None:
 
     Example: eattn classify score model/ TEST.ts
     """
-    classifier, cases, probabilities = _apply(model, test, data_dir)
-    if _labels(cases) is None:
+    classifier, samples, probabilities = _apply(model, test, data_dir)
+    if _labels(samples) is None:
         raise ValueError(f"{test} has no class labels to compare with")
     classes = classifier.classes_
-    accuracy = _accuracy(cases, classes, classes[probabilities.argmax(1)])
+    accuracy = _accuracy(samples, classes, classes[probabilities.argmax(1)])
     if accuracy is None:
         known = ", ".join(map(str, classes))
-        raise ValueError(f"{test} has none of the model's labels, which are {known}")
+        raise ValueError(f"the model knows none of the labels in {test}; it was trained on {known}")
     print(accuracy)
 
 
-def _labels(cases: "Cases") -> list[str] | None:
-    """Return the labels; None without labels, or with numbers as targets."""
-    return None if cases.y is None or cases.y.dtype.kind == "f" else cases.y.tolist()
+def _labels(samples: "Cases") -> list[str] | None:
+    """Return the labels, or None if there are none or the targets are numbers."""
+    return None if samples.y is None or samples.y.dtype.kind == "f" else samples.y.tolist()
 
 
 def _apply(model: Path, test: str, data_dir: Path | None) -> "tuple[EAClassifier, Cases, Any]":
-    """Return the model, the cases, and the probabilities [cases, classes]."""
+    """Return the model, the samples and their probabilities [samples, classes]."""
     from eattn.timeseries import EAClassifier
 
     classifier = EAClassifier.load(model)
-    cases = read_cases(test, "test", data_dir)
-    with blaming(test):
-        return classifier, cases, classifier.predict_proba(cases.X)
+    samples = read_samples(test, "test", data_dir)
+    with prefix_errors(test):
+        return classifier, samples, classifier.predict_proba(samples.X)
 
 
-def _accuracy(cases: "Cases", classes: Iterable[Any], predicted: Iterable[Any]) -> str | None:
-    """Return the accuracy as text; None if no label is one of the model's."""
-    labels = _labels(cases)
+def _accuracy(samples: "Cases", classes: Iterable[Any], predicted: Iterable[Any]) -> str | None:
+    """Return the accuracy as text, or None if the model knows none of the labels."""
+    labels = _labels(samples)
     if labels is None or not {str(c) for c in classes} & set(labels):
         return None
     right = sum(a == str(b) for a, b in zip(labels, predicted, strict=True))
-    return f"accuracy {right / len(labels):.4f}: {right} of {len(labels)} cases"
+    return f"accuracy {right / len(labels):.4f} ({right} of {len(labels)} samples)"
 
 
 def _summary(model: "EAClassifier") -> str:
     best = model.history_.best if model.history_ else None
-    told = f"{model.n_classes_} classes, {model.metadata_['n_channels']} channels"
+    summary = f"{model.n_classes_} classes, {model.metadata_['n_channels']} channels"
     if best is None:
-        return f"{told}, last epoch kept"
-    return (
-        f"{told}, epoch {best.epoch} kept, validation accuracy {best.metrics['val_accuracy']:.4f}"
-    )
+        return f"{summary}, weights of the last epoch"
+    accuracy = f"validation accuracy {best.metrics['val_accuracy']:.4f}"
+    return f"{summary}, weights of epoch {best.epoch}, {accuracy}"

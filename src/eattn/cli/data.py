@@ -1,4 +1,4 @@
-"""`eattn data list | get | show`: find, download and look at datasets."""
+"""`eattn data list | get | show`: list, download and describe datasets."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+
+from eattn.cli.common import DataDir
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from eattn.data import Cases, DataSet
-    from eattn.data import Table as DataTable
+    from eattn.data import Cases, DataSet, Table
 
-app = typer.Typer(help="Find, download and look at data.\n\nExample: eattn data list")
+app = typer.Typer(help="List, download and describe datasets.\n\nExample: eattn data list")
 HEADINGS = {
     "classification": ("channels", "length", "classes", "train", "test"),
     "forecasting": ("rows", "columns", "step", "time", "target"),
@@ -24,42 +22,39 @@ HEADINGS = {
 
 
 @app.command("list")
-def list_(
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Look here first, not in EATTN_DATA."),
-    ] = None,
-) -> None:
-    """Print the shape of each known dataset and where it was found.
+def list_(data_dir: DataDir = None) -> None:
+    """List the known datasets with their shapes and folders.
 
-    Nothing is downloaded. Example: eattn data list --data-dir ~/data
+    Nothing is downloaded.
+
+    Example: eattn data list --data-dir ~/data
     """
     from eattn.data import CATALOG, locate
 
-    console = Console(highlight=False)
     rows: dict[str, list[tuple[str, ...]]] = {kind: [] for kind in HEADINGS}
-    places, unreadable = {}, []
+    locations, unreadable = {}, []
     for name, known in CATALOG.items():
         found = [locate(name, split, data_dir=data_dir) for split in known.files]
         if not found[0] or not all(found):
-            places[name] = f"not on this machine: eattn data get {name}"
+            locations[name] = f"not on this machine; download it with: eattn data get {name}"
             continue
-        places[name] = f"{found[0].where}, {found[0].path.parent}"
+        locations[name] = f"{found[0].where}, {found[0].path.parent}"
         try:
             rows[known.kind].append(((*known.aliases, name)[0], *_shape(known, data_dir)))
         except (ValueError, OSError, ModuleNotFoundError) as error:
-            places[name] = f"cannot be read: {error}"
+            locations[name] = f"cannot be read: {error}"
             unreadable.append(name)
     for kind, headings in HEADINGS.items():
-        console.print(kind.capitalize())
-        console.print(_table(("", *headings), rows[kind]) if rows[kind] else "  none found\n")
-    _print_lines(console, places)  # not in the tables: paths are long, and copied from here
+        print(kind.capitalize())
+        _print_table(("dataset", *headings), rows[kind])
+        print()
+    _print_lines(locations)  # below the tables, because paths are long
     if unreadable:
         raise ValueError(f"cannot read {', '.join(unreadable)}")
 
 
 def _shape(known: "DataSet", data_dir: Path | None) -> tuple[str, ...]:
-    """Return the cells of a dataset under its `HEADINGS`, counted in its files."""
+    """Read the files of a dataset and return its cells under `HEADINGS`."""
     from eattn.data import load_classification, load_forecasting
 
     if known.kind == "classification":
@@ -78,19 +73,25 @@ def _shape(known: "DataSet", data_dir: Path | None) -> tuple[str, ...]:
 
 @app.command("get")
 def get_(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names in `eattn data list`.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Names of datasets in `eattn data list`.")
+    ],
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Store them here, not in the cache."),
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Folder to store the files in. By default the cache."
+        ),
     ] = None,
 ) -> None:
-    """Download datasets that are not on this machine.
+    """Download datasets that are not on this machine yet.
+
+    Prints the path of each file.
 
     Example: eattn data get UWaveGestureLibrary ETTh2
     """
     from eattn.data import get, locate, look_up
 
-    wanted = [look_up(name) for name in names]  # a wrong name fails before any download
+    wanted = [look_up(name) for name in names]  # raise on an unknown name before any download
     for known in wanted:
         found = [data_dir is None and locate(known.name, split) for split in known.files]
         paths = [each.path for each in found if each]
@@ -102,12 +103,12 @@ def get_(
 
 @app.command("show")
 def show_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .ts, CSV or parquet file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=".ts, CSV or Parquet file.")],
     time: Annotated[
         str | None, typer.Option("--time", metavar="COLUMN", help="Name of the time column.")
     ] = None,
 ) -> None:
-    """Print what a file contains: shape, classes, missing values, range of times.
+    """Describe a file: shape, classes, missing values and time range.
 
     Example: eattn data show sales.csv --time day
     """
@@ -115,17 +116,13 @@ def show_(
 
     if Path(file.name.removesuffix(".gz")).suffix == ".ts":
         if time is not None:
-            raise ValueError(f"--time must not be given for {file}: .ts files have no columns")
-        lines, table = _describe_samples(read_ts(file))
+            raise ValueError(f"--time cannot be used with {file}: .ts files have no columns")
+        _show_samples(read_ts(file))
     else:
-        lines, table = _describe_table(read_table(file, time))
-    console = Console(highlight=False)
-    _print_lines(console, lines)
-    if table is not None:
-        console.print(table)
+        _show_table(read_table(file, time))
 
 
-def _describe_samples(samples: "Cases") -> tuple[dict[str, str], Table | None]:
+def _show_samples(samples: "Cases") -> None:
     lines = {
         "dataset": samples.name,
         "samples": f"{len(samples.X):,}",
@@ -134,30 +131,36 @@ def _describe_samples(samples: "Cases") -> tuple[dict[str, str], Table | None]:
         "missing": _share(samples.missing, sum(x.size for x in samples.X)),
     }
     if samples.y is None:
-        return lines | {"labels": "none"}, None
-    if not samples.classes:
-        return lines | {"target": f"{samples.y.min():g} to {samples.y.max():g}"}, None
-    counts = Counter(map(str, samples.y))
-    table = _table(("class", "samples"), [(name, str(counts[name])) for name in samples.classes])
-    return lines | {"classes": str(len(samples.classes))}, table
+        lines["labels"] = "none"
+    elif samples.classes:
+        lines["classes"] = str(len(samples.classes))
+    else:
+        lines["target"] = f"{samples.y.min():g} to {samples.y.max():g}"
+    _print_lines(lines)
+    if samples.y is not None and samples.classes:
+        counts = Counter(map(str, samples.y))
+        print()
+        _print_table(("class", "samples"), [(name, str(counts[name])) for name in samples.classes])
 
 
-def _describe_table(table: "DataTable") -> tuple[dict[str, str], Table]:
+def _show_table(table: "Table") -> None:
     from eattn.data.tables import SERIES
 
     frame = table.frame
     lines = {"table": table.name, "rows": f"{len(frame):,}"}
     if SERIES in frame:
         sizes = frame.groupby(SERIES).size()
-        lines["series"] = f"{len(sizes):,} of {_range(sizes)} rows"
+        lines["series"] = f"{len(sizes):,}, each of {_range(sizes)} rows"
     else:
         lines["step"] = _step(frame["ds"])
     lines["time"] = f"{table.time}, {frame['ds'].min()} to {frame['ds'].max()}"
-    lines["columns"] = f"{len(table.columns)} of numbers"
+    lines["columns"] = f"{len(table.columns)} numeric"
     if table.text:
-        lines["left out"] = f"text in {', '.join(table.text)}"
+        lines["ignored"] = f"text columns {', '.join(table.text)}"
+    _print_lines(lines)
+    print()
     headings = ("column", "missing", "minimum", "mean", "maximum")
-    return lines, _table(headings, [_describe_column(frame[name]) for name in table.columns])
+    _print_table(headings, [_describe_column(frame[name]) for name in table.columns])
 
 
 def _describe_column(values: "pd.Series[Any]") -> tuple[str, ...]:
@@ -194,14 +197,18 @@ def _share(missing: int, total: int) -> str:
     return f"{missing:,} of {total:,}" if missing else "none"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns as plain text, which no terminal width truncates."""
+    if not rows:
+        print("  none found")
+        return
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    for row in (headings, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  " + "  ".join(cells).rstrip())
 
 
-def _print_lines(console: Console, lines: dict[str, str]) -> None:
+def _print_lines(lines: dict[str, str]) -> None:
     width = max(map(len, lines))
     for name, value in lines.items():
-        console.print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
+        print(f"{name:<{width}}  {value}")

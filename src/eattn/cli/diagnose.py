@@ -1,4 +1,4 @@
-"""`eattn diagnose`: compare the layers of a saved model with exact EA on data."""
+"""`eattn diagnose`: compare the layers of a saved model with exact EA."""
 
 import json
 from pathlib import Path
@@ -6,36 +6,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eattn.cli.output import check_out, write_text
-from eattn.cli.source import blaming, read_cases, read_series
+from eattn.cli.common import (
+    DataDir,
+    ForceFiles,
+    Model,
+    PlotOut,
+    check_out,
+    prefix_errors,
+    read_samples,
+    read_series,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from eattn.diagnosis import Layer
 
 
 def diagnose(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")],
+    model: Model,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="File to read, or the name of a known dataset.")
+        str,
+        typer.Argument(
+            metavar="DATA", help=".ts, CSV or Parquet file, or name of a known dataset."
+        ),
     ],
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Largest error allowed for the cheapest expansion.")
+        float,
+        typer.Option(
+            "--tolerance", metavar="ERROR", help="Largest relative error of an expansion."
+        ),
     ] = 1e-2,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw a .png or .svg file.")
-    ] = None,
+    plot: PlotOut = None,
     out: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers as JSON lines.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the measurements as JSON lines."),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", metavar="DIR", help="Folder of known datasets.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    data_dir: DataDir = None,
+    force: ForceFiles = False,
 ) -> None:
-    """Report each layer's error relative to exact EA, and the cheapest sufficient expansion.
+    """Compare each layer of a model with exact EA.
 
-    MODEL is a classifier or a forecaster with element-wise attention; it is not changed. To train
-    with another expansion, use `--mixer` of fit.
+    Runs DATA through MODEL, a classifier or forecaster with element-wise attention, and reports
+    the error of each layer relative to exact EA and the cheapest expansion within the tolerance.
+    The model is not changed. To train with another expansion, use --mixer of fit.
 
     Example: eattn diagnose model/ TEST.ts --tolerance 1e-3
     """
@@ -67,14 +80,14 @@ def _layers(model: Path, data: str, data_dir: Path | None) -> "list[Layer]":
     estimator: Any
     if kind_of(model) == "classifier":
         estimator = EAClassifier.load(model)
-        cases = read_cases(data, "test", data_dir)
-        with blaming(data), watching(estimator.model_) as found:
-            estimator.predict(cases.X)
+        samples = read_samples(data, "test", data_dir)
+        with prefix_errors(data), watching(estimator.model_) as found:
+            estimator.predict(samples.X)
     else:
         estimator = EAForecaster.load(model)
         known = getattr(estimator, "columns_", None) or {}
         time, target, series = (known.get(name) for name in ("ds", "y", "unique_id"))
         history, _ = read_series(data, time, target, series, data_dir)
-        with blaming(data), watching(estimator.model_) as found:
+        with prefix_errors(data), watching(estimator.model_) as found:
             estimator.with_history(history).predict()
     return found

@@ -6,20 +6,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from eattn.cli.common import Model
+
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")],
+    model: Model,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")],
     format: Annotated[
-        str, typer.Option("--format", help="Format of the graphs: onnx or torch.")
+        str,
+        typer.Option("--format", metavar="FORMAT", help="Format of the graphs: onnx or torch."),
     ] = "onnx",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier export.")] = False,
 ) -> None:
-    """Export a model for onnxruntime or torch alone, with a script that runs it.
+    """Export a model to ONNX or torch.export, with an example script.
 
-    MODEL is a classifier, a forecaster or a causal language model. The folder holds a graph of
-    whole sequences of any length and, if the state has a fixed size, a graph of a single step.
-    export.json describes their inputs and outputs, labels, scales and tokens; example.py runs them.
+    MODEL is a classifier, a forecaster or a causal language model. The folder holds a graph for
+    whole sequences of any length and, if the state has a fixed size, a graph for a single step.
+    export.json describes inputs, outputs, labels, scales and tokens. example.py runs the graphs
+    with onnxruntime or torch, without eattn.
 
     Example: eattn export model/ --format onnx --out exported/
     """
@@ -28,8 +32,9 @@ def export(
     with Console(stderr=True).status("loading") as status:
         about = save(model, out, format=format, force=force, tell=status.update)
     for name, graph in about["graphs"].items():
-        size, off = len(graph["inputs"]), graph["difference"]
-        print(f"{out / graph['file']}: {name}, {size} inputs, within {off:.1e} of the model")
-    for name, why in about["without"].items():
-        print(f"no {name}: {why}")
-    print(f"{out / 'export.json'} describes the graphs, {out / 'example.py'} runs them")
+        count, difference = len(graph["inputs"]), graph["difference"]
+        print(f"{out / graph['file']}: {name}, {count} inputs, error at most {difference:.1e}")
+    for name, reason in about["without"].items():
+        print(f"no {name}: {reason}")
+    print(f"{out / 'export.json'}: description of the graphs")
+    print(f"{out / 'example.py'}: script that runs the graphs")

@@ -1,15 +1,32 @@
-"""`eattn forecast fit | predict | stream`: forecasts of the time series in a table."""
+"""`eattn forecast fit | predict | stream`: forecast the time series in a table."""
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eattn.cli.output import check_out, write_text
+from eattn.cli.common import (
+    CsvOut,
+    DataDir,
+    Depth,
+    Device,
+    Dim,
+    Epochs,
+    ForceFiles,
+    ForceModel,
+    Lr,
+    Mixer,
+    Model,
+    ModelOut,
+    PlotOut,
+    Seed,
+    check_out,
+    prefix_errors,
+    read_series,
+    write_text,
+)
 from eattn.cli.processes import Checkpoint, Fsdp
-from eattn.cli.source import DataDir, blaming, read_series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,53 +35,88 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Fit and apply time-series forecasters.\n\n"
-    "Example: eattn forecast fit data.csv --time date --target OT --horizon 12 --out model/"
+    "Example: eattn forecast fit data.csv --target OT --horizon 12 --out model/"
 )
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by fit.")]
-Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="Column of times.")]
-Target = Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Column of values.")]
-Id = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column of series names.")]
-Horizon = Annotated[
-    int | None, typer.Option("--horizon", min=1, help="Number of steps; that of fit by default.")
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="COLUMN", help="Name of the time column.")
 ]
-HISTORY = 4  # horizons of history in a plot
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="COLUMN", help="Name of the column to forecast.")
+]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", metavar="COLUMN", help="Name of the column that identifies the series."),
+]
+Horizon = Annotated[
+    int | None,
+    typer.Option(
+        "--horizon",
+        metavar="N",
+        min=1,
+        help="Number of steps to forecast. By default the horizon of fit.",
+    ),
+]
+HISTORY = 4  # a plot shows this many horizons of history
 
 
 @app.command("fit")
 def fit(
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="CSV or parquet file, or name of a known dataset."),
+        typer.Argument(metavar="DATA", help="CSV or Parquet file, or name of a known dataset."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder of the model.")],
+    out: ModelOut,
     time: Time = None,
     target: Target = None,
     id_: Id = None,
-    horizon: Annotated[int, typer.Option("--horizon", min=1, help="Steps to forecast.")] = 12,
+    horizon: Annotated[
+        int, typer.Option("--horizon", metavar="N", min=1, help="Number of steps to forecast.")
+    ] = 12,
     window: Annotated[
         int | None,
-        typer.Option("--window", min=1, help="Past values to use; all, through a state, if unset."),
+        typer.Option(
+            "--window",
+            metavar="N",
+            min=1,
+            help="Number of past values to forecast from. By default the whole history.",
+        ),
     ] = None,
-    mixer: Annotated[str, typer.Option("--mixer", help="ea-6, sa, gru, or any other.")] = "ea-6",
-    quantiles: Annotated[str | None, typer.Option(help="Such as 0.1,0.9; none if unset.")] = None,
-    freq: Annotated[str | None, typer.Option(help="Such as h or MS; inferred if unset.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    dim: Annotated[int | None, typer.Option("--dim", min=1, help="Width of the model.")] = None,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Number of blocks.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, …")] = "auto",
+    mixer: Mixer = "ea-6",
+    quantiles: Annotated[
+        str | None,
+        typer.Option(
+            "--quantiles",
+            metavar="LEVELS",
+            help="Comma-separated quantile levels to add to the forecast, such as 0.1,0.9.",
+        ),
+    ] = None,
+    freq: Annotated[
+        str | None,
+        typer.Option(
+            "--freq",
+            metavar="FREQ",
+            help="Frequency as a pandas alias, such as h or MS. Inferred by default.",
+        ),
+    ] = None,
+    epochs: Epochs = None,
+    lr: Lr = None,
+    dim: Dim = None,
+    depth: Depth = None,
+    seed: Seed = 0,
+    device: Device = "auto",
     data_dir: DataDir = None,
     checkpoint: Checkpoint = None,
     fsdp: Fsdp = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
+    force: ForceModel = False,
 ) -> None:
-    """Fit a forecaster to the series in a table and save it in a folder.
+    """Fit a forecaster to the series in a table and save it.
 
-    Columns are guessed if there is only one choice. Other defaults are those of EAForecaster.
-    `torchrun --nproc-per-node 2 -m eattn forecast fit …` trains in several processes.
-    Example: eattn forecast fit data.csv --time date --target OT --horizon 12 --out model/
+    Columns are inferred where only one column fits. Options that are not set have the defaults of
+    EAForecaster. To train in several processes, run
+    `torchrun --nproc-per-node 2 -m eattn forecast fit ...`.
+
+    Example: eattn forecast fit data.csv --target OT --horizon 12 --out model/
     """
     from eattn.timeseries.store import check_free
 
@@ -79,12 +131,12 @@ def fit(
     chosen = {name: value for name, value in chosen.items() if value is not None}
     chosen |= dict(quantiles=levels, freq=freq, device=device, random_state=seed, verbose=True)
     model = EAForecaster(horizon, mixer, window, **chosen)
-    model._check_params()  # errors in options must not blame the data
+    model._check_params()  # an invalid option is not an error of the data
     with torchrun(fsdp=fsdp) as processes:
-        with blaming(data):
+        with prefix_errors(data):
             model.fit(table)
         model.columns_ = columns
-        processes.once(lambda: model.save(out, force=force))
+        processes.on_first_rank(lambda: model.save(out, force=force))
         if processes.first:
             print(f"{out}: {_summary(model)}")
 
@@ -93,25 +145,26 @@ def fit(
 def predict(
     model: Model,
     data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="Other history to continue from.")
+        str | None,
+        typer.Argument(
+            metavar="DATA", help="History to forecast from. By default the training data."
+        ),
     ] = None,
     time: Time = None,
     target: Target = None,
     id_: Id = None,
     horizon: Horizon = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="CSV file; stdout by default.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also plot to a .png or .svg.")
-    ] = None,
+    out: CsvOut = None,
+    plot: PlotOut = None,
     data_dir: DataDir = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    force: ForceFiles = False,
 ) -> None:
-    """Forecast each series as CSV, after the history of fit or after other data.
+    """Forecast each series and write the forecasts as CSV.
 
-    Columns of DATA have the names of the training data, unless options say otherwise.
-    Example: eattn forecast predict model/ data.csv --out forecast.csv --plot forecast.png
+    The columns of DATA are expected to have the names of the training data; --time, --target and
+    --id name others.
+
+    Example: eattn forecast predict model/ data.csv --out forecast.csv
     """
     for option, path in (("--out", out), ("--plot", plot)):
         check_out(option, path, force=force)
@@ -128,7 +181,7 @@ def predict(
         known = getattr(forecaster, "columns_", None) or {}
         columns = (time or known.get("ds"), target or known.get("y"), id_ or known.get("unique_id"))
         history, _ = read_series(data, *columns, data_dir)
-        with blaming(data):
+        with prefix_errors(data):
             forecaster = forecaster.with_history(history)
     forecast = forecaster.predict(horizon)
     write_text(forecast.to_csv(index=False, lineterminator="\n", float_format="%.9g"), out)
@@ -143,13 +196,17 @@ def predict(
 def stream(
     model: Model,
     horizon: Horizon = None,
-    form: Annotated[str, typer.Option("--format", help="json or csv.")] = "json",
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="Output format: json or csv.")
+    ] = "json",
 ) -> None:
-    """Read rows ds,y (or unique_id,ds,y) from stdin, and print a forecast after each.
+    """Read rows from stdin and print a forecast after each row.
 
-    Rows follow the history of fit. A first line with column names may order them differently, and
-    name others. Memory stays constant, and the state is in float64 for streams without end.
-    Example: (head -n 1 data.csv; tail -n 0 -f data.csv) | eattn forecast stream model/
+    A row is ds,y or unique_id,ds,y and continues the history of fit. The first line may name the
+    columns, in any order. Memory use is constant. The state is kept in float64, which suits
+    streams that run indefinitely.
+
+    Example: tail -n 0 -f new_rows.csv | eattn forecast stream model/
     """
     from eattn.timeseries import EAForecaster
     from eattn.timeseries.stream import stream as forecasts
@@ -158,7 +215,7 @@ def stream(
     try:
         for line in forecasts(forecaster, sys.stdin, horizon=horizon, form=form):
             print(line, flush=True)
-    except BrokenPipeError:  # the reader is gone; Python must not flush stdout on exit either
+    except BrokenPipeError:  # the reader is gone; keep Python from flushing stdout on exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -166,13 +223,13 @@ def _levels(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--quantiles must be numbers as 0.1,0.9, got {text!r}") from None
+        raise ValueError(f"--quantiles must be numbers such as 0.1,0.9, got {text!r}") from None
 
 
 def _recent(
     forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int
 ) -> "pd.DataFrame":
-    """Return the history to plot: from the data, or the values that the states keep."""
+    """Return the history to plot: the end of the data, or else the values kept in the states."""
     import pandas as pd
 
     if history is not None:
@@ -183,8 +240,8 @@ def _recent(
 
 def _summary(model: "EAForecaster") -> str:
     count, best = len(model.states_), model.history_.best if model.history_ else None
-    told = f"{count} series, {', '.join(model.predictor_.fields) or 'no calendar'}"
+    summary = f"{count} series, calendar fields: {', '.join(model.predictor_.fields) or 'none'}"
     if best is None:
-        return f"{told}, last step kept"
-    mae = best.metrics["val_mae"]
-    return f"{told}, step {best.step} kept, validation error {mae:.3f} standard deviations"
+        return f"{summary}, weights of the last step"
+    error = f"validation MAE {best.metrics['val_mae']:.3f} standard deviations"
+    return f"{summary}, weights of step {best.step}, {error}"

@@ -1,6 +1,6 @@
 """Find, download and read datasets and tables.
 
-Reading needs the extra `timeseries`: `pip install "eattn[timeseries]"`. Nothing here needs torch.
+Reading files requires extra packages: `pip install "eattn[timeseries]"`. torch is not needed.
 """
 
 from eattn.data.catalog import CATALOG, DataSet, look_up

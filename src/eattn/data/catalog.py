@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["classification", "forecasting"]
-WHOLE = "whole"  # the only split of a dataset that is a single file
+WHOLE = "whole"  # the only split of a single-file dataset
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{name}.zip"
 ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv"
 TRAFFIC = (
     "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/traffic/traffic.csv"
 )
-# The checksums of unpacked files, as far as they are known, as sha256sum prints them.
+# Known checksums of unpacked files, in the format of sha256sum.
 _SHA256SUMS = """
 68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd  JapaneseVowels_TRAIN.ts
 b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462  JapaneseVowels_TEST.ts
@@ -36,14 +36,16 @@ class DataSet:
 
     Attributes
     ----------
-    name, aliases : str, tuple of str
-        Names by which users ask for it.
+    name : str
+        Name of the dataset.
+    aliases : tuple of str
+        Other names that `look_up` accepts.
     kind : {"classification", "forecasting"}
         Task of the dataset.
     url : str
-        Public address of its file or zip archive.
+        Address of the file or zip archive.
     files : mapping of str to tuple of str
-        For each split the accepted file names, the published one first.
+        Accepted file names of each split, the published name first.
     packages : tuple of str
         Python packages that ship the files.
     target : str, optional
@@ -59,16 +61,18 @@ class DataSet:
     target: str | None = None
 
     def split(self, split: str | None) -> str:
-        """Return the key of `files` for a user's `split`."""
+        """Return the key of `files` for this split, or raise if the dataset lacks it."""
         key = WHOLE if split is None else split.lower()
         if key in self.files:
             return key
         if self.kind == "forecasting":
-            raise ValueError(f"{self.name} is one file, its split must be None, got {split!r}")
-        raise ValueError(f"split of {self.name} must be 'train' or 'test', got {split!r}")
+            raise ValueError(
+                f"split must be None for {self.name}, which is a single file, got {split!r}"
+            )
+        raise ValueError(f"split must be 'train' or 'test' for {self.name}, got {split!r}")
 
     def published(self) -> list[str]:
-        """Return the files at the public address, one for each split."""
+        """Return the published file name of each split."""
         return [names[0] for names in self.files.values()]
 
 
@@ -96,8 +100,24 @@ CATALOG: Mapping[str, DataSet] = {known.name: known for known in _SETS}
 
 
 def look_up(name: str) -> DataSet:
-    """Return the dataset with this name or alias; the case of letters does not matter.
+    """Return the dataset with this name or alias.
 
+    Parameters
+    ----------
+    name : str
+        Name or alias; case is ignored.
+
+    Returns
+    -------
+    DataSet
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown; the message suggests the closest name.
+
+    Examples
+    --------
     >>> look_up("scp1").name
     'SelfRegulationSCP1'
     """
@@ -106,4 +126,4 @@ def look_up(name: str) -> DataSet:
         return known[name.lower()]
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[near[0]].name}? " if near else ""
-    raise ValueError(f"unknown data set {name!r}: {hint}the known ones are {', '.join(CATALOG)}")
+    raise ValueError(f"unknown dataset {name!r}: {hint}known datasets are {', '.join(CATALOG)}")

@@ -1,4 +1,4 @@
-"""Download datasets with pooch: retried, checked, and stored complete or not at all."""
+"""Download datasets with pooch: with retries, checksums and atomic writes."""
 
 import os
 import sys
@@ -11,11 +11,13 @@ from eattn._checks import need
 from eattn.data.catalog import SHA256, DataSet
 
 RETRIES = 2
-HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; eattn)"}  # some servers refuse Python's own
+HEADERS = {
+    "User-Agent": "Mozilla/5.0 (compatible; eattn)"
+}  # some servers reject the default of Python
 
 
 class DownloadError(OSError):
-    """A dataset could not be downloaded; the message is one line with the reason."""
+    """A dataset could not be downloaded. The message is one line with the reason."""
 
 
 def fetch(known: DataSet, folder: Path, *, progress: bool = False) -> None:
@@ -31,8 +33,8 @@ def fetch(known: DataSet, folder: Path, *, progress: bool = False) -> None:
         except failures as error:
             files = " and ".join(known.published())
             raise DownloadError(
-                f"cannot download {known.name}: {error}. Fetch {known.url} by other means, put "
-                f"{files} into a folder, and name the folder with --data-dir or EATTN_DATA"
+                f"cannot download {known.name}: {error}. Download {known.url} manually, put "
+                f"{files} into a folder, and pass the folder as --data-dir or EATTN_DATA"
             ) from error
         folder.mkdir(exist_ok=True)
         for path in paths:
@@ -51,7 +53,7 @@ def _fetch(known: DataSet, scratch: Path, progress: bool) -> list[Path]:
         progressbar=progress and sys.stderr.isatty(),
         chunk_size=1 << 16,
         headers=HEADERS,
-        # pooch does not close the response that it raises for.
+        # pooch does not close a response with an error status.
         hooks={"response": lambda response, **_: None if response.ok else response.close()},
     )
     processor = pooch.Unzip() if is_zip else None
@@ -59,7 +61,7 @@ def _fetch(known: DataSet, scratch: Path, progress: bool) -> list[Path]:
     found = {Path(path).name: Path(path) for path in (fetched if is_zip else [fetched])}
     for file in known.published():
         if file not in found:
-            raise ValueError(f"the archive must hold {file}, it has {', '.join(found)}")
+            raise ValueError(f"the archive must contain {file}, got {', '.join(found)}")
         with found[file].open("rb") as opened:  # a sign-in page also has status 200
             if file.endswith(".csv") and not (head := opened.read(20)).startswith(b"date,"):
                 raise ValueError(f"{file} must begin with b'date,', got {head!r}")

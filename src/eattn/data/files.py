@@ -1,4 +1,4 @@
-"""Read files that may be gzipped."""
+"""Read files that may be gzipped, and name datasets after their files."""
 
 import gzip
 import zlib
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, decompressed if its name ends with .gz."""
+    """Read a file, and decompress it if its name ends with .gz."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
@@ -17,5 +17,5 @@ def read_bytes(path: Path) -> bytes:
 
 
 def stem(path: Path) -> str:
-    """Return the file name without its extension, and without .gz."""
+    """Return the file name without .gz and without its extension."""
     return Path(path.name.removesuffix(".gz")).stem

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 NAMES = ("ds", "date", "datetime", "timestamp", "time")
 DAYS = (19000101, 21001231)  # YYYYMMDD
-# Time since 1970 in each unit, from 1973 to 5138.
+# Range of Unix times from 1973 to 5138 in each unit.
 EPOCHS = {"s": (1e8, 1e11), "ms": (1e11, 1e14), "us": (1e14, 1e17), "ns": (1e17, 1e20)}
 
 
 def time_column(rows: Rows, *, without: Collection[str | None] = ()) -> str:
-    """Return the column with a usual name for times, or else the only one that parses."""
+    """Return the column with a common name for times, or else the only one with times."""
     is_number = need_pandas().api.types.is_numeric_dtype
     frame, path = rows.frame, rows.path
     names = [name for name in frame.columns if name not in without]
@@ -32,14 +32,18 @@ def time_column(rows: Rows, *, without: Collection[str | None] = ()) -> str:
     if len(parsing) == 1:
         return parsing[0]
     if parsing:
-        raise ValueError(f"{path} has several columns of times, {', '.join(parsing)}: name one")
-    raise ValueError(f"{path} has no column of times, only {', '.join(names)}: name one")
+        raise ValueError(
+            f"{path} has several time columns: {', '.join(parsing)}; choose one with time (--time)"
+        )
+    raise ValueError(
+        f"{path} has no obvious time column; choose one of {', '.join(names)} with time (--time)"
+    )
 
 
 def parse_times(rows: Rows, column: str) -> "pd.Series[Any]":
-    """Return a column as datetime64 without time zones; times with a zone are converted to UTC.
+    """Parse a column as datetime64; times with a zone are converted to UTC.
 
-    Integers that are not dates are steps or years and stay integers.
+    Integers that are not dates, such as steps or years, stay integers.
     """
     rows.check_complete(column, "time")
     values = rows.frame[column]
@@ -53,7 +57,7 @@ def parse_times(rows: Rows, column: str) -> "pd.Series[Any]":
 
 
 def _parse(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the times in the format that fits the most values, NaT for the others."""
+    """Parse times in the format that fits most values; the others become NaT."""
     pandas = need_pandas()
     if pandas.api.types.is_datetime64_any_dtype(values):
         return pandas.to_datetime(values, utc=True).dt.tz_localize(None)
@@ -66,7 +70,7 @@ def _parse(values: "pd.Series[Any]") -> "pd.Series[Any]":
             return pandas.to_datetime(days, format="%Y%m%d", errors="coerce")
         return pandas.Series(pandas.NaT, index=values.index)
     guess = pandas.tseries.api.guess_datetime_format
-    with warnings.catch_warnings():  # about days above 12, which the other order gets right
+    with warnings.catch_warnings():  # warns about days above 12; the other order parses them
         warnings.simplefilter("ignore")
         guesses = [guess(str(values.iloc[0]), dayfirst=first) for first in (False, True)]
     tried = []

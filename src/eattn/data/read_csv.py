@@ -1,7 +1,7 @@
-"""Read CSV and parquet files into data frames that know where each row is in the file.
+"""Read CSV and Parquet files into data frames with the line number of each row.
 
-pandas parses the values. The shape of a CSV file is checked first, because pandas fills short rows
-silently and its messages count rows instead of lines.
+pandas parses the values. The shape of a CSV file is checked first, because pandas silently fills
+short rows and reports rows instead of lines.
 """
 
 import csv
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a file, numbered from 0. `lines` are their lines in a CSV file."""
+    """Rows of a file, and their line numbers if it is a CSV file."""
 
     frame: "pd.DataFrame"
     path: Path
     lines: Sequence[int] | None = None
 
     def where(self, row: int) -> str:
-        """Return the place of a row: its line in a CSV file, its number in a parquet file."""
+        """Return the position of a row: its line in a CSV file, its number in a Parquet file."""
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
     def fail(self, column: str, row: int, wanted: str) -> NoReturn:
-        """Raise an error about a cell."""
+        """Raise a ValueError about one cell."""
         got = str(self.frame[column].iloc[row])
         raise ValueError(
             f"{self.path}, {self.where(row)}, column {column!r} must be {wanted}, got {got!r}"
@@ -46,7 +46,7 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read a parquet file, whose index becomes a column, or a CSV file."""
+    """Read a CSV or Parquet file; a Parquet index becomes a column."""
     return _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path)
 
 
@@ -56,7 +56,7 @@ def _read_parquet(path: Path) -> Rows:
     try:
         frame = pandas.read_parquet(path)
     except ValueError as error:  # the base of pyarrow's errors
-        raise ValueError(f"{path} is not a parquet file: {error}") from error
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
     named = frame.index.name is not None or isinstance(frame.index, pandas.DatetimeIndex)
     frame = frame.reset_index(drop=not named)
     if frame.empty:
@@ -70,42 +70,44 @@ def _read_csv(path: Path) -> Rows:
     if not content.strip():
         raise ValueError(f"{path} is empty")
     if b"\0" in content:
-        raise ValueError(f"{path} is not text; tables must be CSV or, as name.parquet, parquet")
+        raise ValueError(
+            f"{path} is a binary file; tables must be CSV files, or Parquet files named *.parquet"
+        )
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error
-    # csv.Sniffer would also take letters for delimiters.
+    # csv.Sniffer sometimes picks a letter as the delimiter.
     delimiter = max(",;\t", key=text.lstrip().splitlines()[0].count)
     try:
         lines = _check_shape(text, delimiter, path)
         frame = pandas.read_csv(io.StringIO(text), sep=delimiter, na_values=["?"], low_memory=False)
-    except (csv.Error, pandas.errors.ParserError) as error:  # such as an open quote
+    except (csv.Error, pandas.errors.ParserError) as error:  # such as an unclosed quote
         raise ValueError(f"{path}: {str(error).strip()}") from error
     return Rows(frame.rename(columns=str.strip), path, lines)
 
 
 def _check_shape(text: str, delimiter: str, path: Path) -> list[int]:
-    """Return the line of each row; raise unless all rows are as wide as a valid header."""
+    """Return the line of each row; raise unless the header is valid and all rows match it."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = [name.strip() for name in next(row for row in reader if any(row))]
     at = f"{path}, line {reader.line_num}"
     if len(header) < 2:
-        raise ValueError(f"{at} must name a time column and others, got {header[0]!r}")
+        raise ValueError(f"{at}: the header must name at least two columns, got {header[0]!r}")
     if not any(name and not name[0].isdigit() for name in header):
-        raise ValueError(f"{at} must name the columns, got {', '.join(header)}")
+        raise ValueError(f"{at}: the header must name the columns, got {', '.join(header)}")
     if twice := [name for name in header if name and header.count(name) > 1]:
-        raise ValueError(f"{at}: two columns are called {twice[0]!r}")
+        raise ValueError(f"{at}: two columns are named {twice[0]!r}")
     lines = []
     for row in reader:
         if row and len(row) != len(header):
             raise ValueError(
-                f"{path}, line {reader.line_num}: {len(row)} cells, "
-                f"the header names {len(header)} columns"
+                f"{path}, line {reader.line_num}: expected {len(header)} cells as in the header, "
+                f"got {len(row)}"
             )
         if row:
             lines.append(reader.line_num)
     if not lines:
-        raise ValueError(f"{path} has a header and no rows")
+        raise ValueError(f"{path} has a header but no rows")
     return lines

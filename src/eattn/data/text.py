@@ -20,7 +20,7 @@ OMITTED = {
     *("idlelib", "tkinter", "turtledemo", "lib2to3", "distutils", "encodings", "pydoc_data"),
 }
 LEAST = 20  # documents of a complete standard library
-HELD_OUT = 0.05  # share of the bytes
+VALIDATION_SHARE = 0.05  # share of the bytes
 
 
 class Document(NamedTuple):
@@ -34,25 +34,25 @@ class Document(NamedTuple):
 class Text:
     """Documents for training and for validation, all of them different."""
 
-    learnt: tuple[Document, ...]
-    held_out: tuple[Document, ...]
+    train: tuple[Document, ...]
+    validation: tuple[Document, ...]
 
     @property
     def fingerprint(self) -> str:
         """Hash of the contents and of their order."""
         digest = hashlib.sha256()
-        for part in (self.learnt, self.held_out):
+        for part in (self.train, self.validation):
             for document in part:
                 digest.update(hashlib.sha256(document.content).digest())
             digest.update(b"|")
         return digest.hexdigest()[:16]
 
 
-def load_text(files: Sequence[Path] = (), *, share: float = HELD_OUT) -> Text:
+def load_text(files: Sequence[Path] = (), *, share: float = VALIDATION_SHARE) -> Text:
     """Read these files, or the standard library, and split the documents.
 
     >>> text = load_text()
-    >>> len(text.learnt) > len(text.held_out) > 0
+    >>> len(text.train) > len(text.validation) > 0
     True
     """
     return split(read_files(files) if files else standard_library(), share=share)
@@ -96,14 +96,14 @@ def standard_library(root: Path | None = None) -> list[Document]:
     return found
 
 
-def split(documents: Iterable[Document], *, share: float = HELD_OUT) -> Text:
+def split(documents: Iterable[Document], *, share: float = VALIDATION_SHARE) -> Text:
     """Choose documents with about `share` of the bytes for validation, by their content alone.
 
     Empty documents and copies are left out: a copy in both parts would spoil the validation. Of a
     single document the end is used.
 
     >>> text = split([Document("a", b"one"), Document("b", b"one"), Document("c", b"two")])
-    >>> len(text.learnt), len(text.held_out)
+    >>> len(text.train), len(text.validation)
     (1, 1)
     """
     if not 0 < share < 1:

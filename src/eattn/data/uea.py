@@ -1,7 +1,7 @@
-"""Classification datasets: `.ts` files of the UEA and UCR archives, read with aeon.
+"""Classification datasets: `.ts` files of the UEA and UCR archives.
 
-aeon parses the values. Labels are taken from the lines as they are written, because aeon turns
-them into lower case, and every error names its line, which aeon does not.
+aeon parses the values. Labels are read from the lines directly, because aeon converts them to
+lower case, and errors name the line, which aeon does not report.
 """
 
 import bisect
@@ -19,25 +19,25 @@ from eattn._checks import need
 from eattn.data.files import read_bytes, stem
 from eattn.data.locate import Folder, find
 
-# The file's own header comes later and wins. aeon assumes the opposite of these by default.
+# The header of the file follows and overrides these; aeon assumes the opposite by default.
 DEFAULTS = ("@univariate false", "@equalLength false")
 Line = tuple[int, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Labelled time series.
+    """Labelled time series of a classification dataset.
 
     Attributes
     ----------
     X : list of arrays, shape (channels, length)
-        One array of float64 per sample, NaN where a value is missing.
+        One float64 array per sample, with NaN for missing values.
     y : array or None
-        Labels as written; numbers if the file has @targetLabel; None without either.
+        Labels as text, numbers if the file has @targetLabel, or None without labels.
     name : str
         Name of the dataset.
     classes : tuple of str
-        Declared labels in their order, or the sorted labels if none are declared.
+        Labels in the order of their declaration, or sorted if they are not declared.
     """
 
     X: list[NDArray[np.float64]]
@@ -69,10 +69,27 @@ def load_classification(
     download: bool = True,
     progress: bool = False,
 ) -> Cases:
-    """Load the split "train" or "test" of a known classification dataset.
+    """Load one split of a known classification dataset.
 
-    The options are those of `find`.
+    Parameters
+    ----------
+    name : str
+        Name or alias of the dataset.
+    split : {"train", "test"}
+        Split to load.
+    data_dir : path, optional
+        Folder to look in first, instead of EATTN_DATA.
+    download : bool, default True
+        Download a dataset that is not on this machine.
+    progress : bool, default False
+        Show the progress of a download on stderr.
 
+    Returns
+    -------
+    Cases
+
+    Examples
+    --------
     >>> len(load_classification("JapaneseVowels", "train").X)
     270
     """
@@ -82,18 +99,32 @@ def load_classification(
 def read_ts(path: str | Path) -> Cases:
     """Read all samples of a `.ts` or `.ts.gz` file.
 
-    An invalid file raises a ValueError that names the file and the line.
+    Parameters
+    ----------
+    path : str or Path
+        File to read.
+
+    Returns
+    -------
+    Cases
+
+    Raises
+    ------
+    ValueError
+        If the file is invalid; the message names the file and the line.
     """
     path = Path(path)
     lines = list(_lines(path))
     end = next((i for i, (_, line) in enumerate(lines, 1) if line.lower() == "@data"), None)
     if end is None:
-        raise ValueError(f"{path} has no line @data: it is not a .ts file, or it is truncated")
+        raise ValueError(f"{path} has no line @data; it is truncated or not a .ts file")
     header, samples = lines[:end], lines[end:]
     if not samples:
         raise ValueError(f"{path} has no samples after @data")
     tags = {line.split()[0].lower(): line.split()[1:] for _, line in header}
-    if [tag.lower() for tag in tags.get("@timestamps", ())] == ["true"]:  # aeon loses signs
+    if [tag.lower() for tag in tags.get("@timestamps", ())] == [
+        "true"
+    ]:  # aeon drops the signs of values
         raise ValueError(f"{path}: @timeStamps true is not supported")
     X, y, meta = _parse(path, header, samples)
     if meta["univariate"] and len(X[0]) > 1:
@@ -110,8 +141,8 @@ def read_ts(path: str | Path) -> Cases:
             raise ValueError(f"{path}, line {number}: a sample must end with ':' and its label")
         if declared and labels[-1] not in declared:
             raise ValueError(
-                f"{path}, line {number}: label {labels[-1]!r} is not declared, "
-                f"@classLabel names {', '.join(declared)}"
+                f"{path}, line {number}: label {labels[-1]!r} is not declared; "
+                f"@classLabel declares {', '.join(declared)}"
             )
     if not meta["classlabel"]:
         return Cases(X, y if meta["targetlabel"] else None, name)
@@ -119,12 +150,12 @@ def read_ts(path: str | Path) -> Cases:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    """Yield the lines that are neither blank nor comments, with their numbers."""
+    """Yield the numbers and texts of lines that are neither blank nor comments."""
     content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
     if not content.strip():
         raise ValueError(f"{path} is empty")
     for number, line in enumerate(content.splitlines(), 1):
-        # Comments may be in any encoding and are not decoded.
+        # Comments are not decoded, since they may have any encoding.
         if line.strip() and not line.lstrip().startswith((b"#", b"%")):
             try:
                 yield number, line.decode().strip()
@@ -133,12 +164,12 @@ def _lines(path: Path) -> Iterator[Line]:
 
 
 def _parse(path: Path, header: Sequence[Line], samples: Sequence[Line]) -> Any:
-    """Return X, y and the metadata; an error names the line at which aeon fails."""
+    """Return X, y and metadata; errors name the line at which aeon fails."""
     load = need("aeon.datasets", extra="timeseries").load_from_ts_file
 
     def parse(count: int) -> Any:
         text = "\n".join([*DEFAULTS, *(line for _, line in [*header, *samples[:count]])])
-        with tempfile.TemporaryDirectory() as folder:  # aeon reads files, and only plain ones
+        with tempfile.TemporaryDirectory() as folder:  # aeon reads only plain files
             Path(folder, "clean.ts").write_text(text, encoding="utf-8")
             return load(f"{folder}/clean.ts", return_meta_data=True)
 

@@ -1,8 +1,8 @@
-"""One sequence over many processes, each holding a shard of it, on torch.distributed alone.
+"""Sequence parallelism: each rank of a process group holds one shard of a sequence.
 
-`ea_series` is the operator; inside `sequence_parallel` layers and language models know that their
-input is a shard. Ranks exchange states, and the last few tokens for a short convolution: bytes that
-do not depend on the length of the sequence. Read `series`, then `exchange`.
+`ea_series` is the operator on shards. Inside `sequence_parallel`, layers and language models treat
+their input as a shard. Ranks exchange states, and the last few tokens for a short convolution, so
+the traffic does not depend on the length of the sequence.
 """
 
 from eattn.distributed.agreement import DisagreementError

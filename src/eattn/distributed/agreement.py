@@ -1,4 +1,4 @@
-"""Ranks that are about to compute different things raise, instead of waiting indefinitely."""
+"""Compare the inputs of all ranks, so that a mismatch raises instead of hanging."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from eattn.ops.checks import FLOATS
 
 Result = TypeVar("Result")
-# Facts that must be the same on all ranks; each is sent as one integer.
+# Properties that must be the same on all ranks; each is sent as one integer.
 FIELDS = (
     "B",
     "D",
@@ -23,7 +23,7 @@ FIELDS = (
     "return_state",
     "gradient",
 )
-SCALE = 2**20  # of a radius
+RADIUS_SCALE = 2**20  # a radius is sent as an integer multiple of 1 / RADIUS_SCALE
 NAMES: dict[str, tuple[Any, ...]] = {
     "expansion": ("Taylor", "Quadrature"),
     "dtype": FLOATS,
@@ -32,55 +32,58 @@ FLAGS = ("causal", "cu_seqlens", "state", "return_state", "gradient")
 
 
 class DisagreementError(ValueError):
-    """The inputs of one rank do not fit those of another."""
+    """Raised on every rank if the inputs of the ranks do not match."""
 
 
 def agree(
     work: Callable[[], tuple[Result, Mapping[str, int]]], group: dist.ProcessGroup | None
 ) -> Result:
-    """Return the result of `work` if all ranks find the same facts, in one small all-gather.
+    """Run `work` and return its result if its properties are the same on all ranks.
 
-    `work` returns its result and facts named as in `FIELDS`. If it raises on any rank, every rank
-    raises: this one its own error, the others a `DisagreementError`.
+    `work` returns a result and properties named as in `FIELDS`, which one small all-gather
+    compares. If `work` raises on a rank, that rank raises its own error and all others a
+    `DisagreementError`.
     """
-    wrong: Exception | None = None
-    mine = [0] * len(FIELDS)
+    failure: Exception | None = None
+    own = [0] * len(FIELDS)
     try:
-        result, facts = work()
-        mine = [int(facts.get(name, 0)) for name in FIELDS]
+        result, properties = work()
+        own = [int(properties.get(name, 0)) for name in FIELDS]
     except Exception as error:
-        wrong = error
-    told = torch.tensor([wrong is None, *mine], device=_device(group))
-    every = [torch.empty_like(told) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(every, told, group=group)
-    if wrong is not None:
-        raise wrong
-    rows = [x.tolist() for x in every]
-    refused = [rank for rank, row in enumerate(rows) if not row[0]]
-    if refused:
+        failure = error
+    sent = torch.tensor([failure is None, *own], device=_device(group))
+    received = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(received, sent, group=group)
+    if failure is not None:
+        raise failure
+    rows = [x.tolist() for x in received]
+    failed = [rank for rank, row in enumerate(rows) if not row[0]]
+    if failed:
         raise DisagreementError(
-            f"rank {refused[0]} refused what it was given, and says why; so nothing was computed"
+            f"rank {failed[0]} raised an error for its inputs, so no rank computes a result;"
+            f" see the error of rank {failed[0]}"
         )
     for i, name in enumerate(FIELDS, 1):
         other = next((rank for rank, row in enumerate(rows) if row[i] != rows[0][i]), None)
         if other is not None:
             raise DisagreementError(
-                f"all ranks must have the same {name}, got {_shown(name, rows[0][i])} on rank 0"
-                f" and {_shown(name, rows[other][i])} on rank {other}"
+                f"all ranks must have the same {name}, got {_decode(name, rows[0][i])} on rank 0"
+                f" and {_decode(name, rows[other][i])} on rank {other}"
             )
     return result
 
 
-def _shown(name: str, value: int) -> Any:
+def _decode(name: str, value: int) -> Any:
+    """Convert the integer that was sent for a property back to its value."""
     if name in NAMES:
         return NAMES[name][value]
     if name == "radius":
-        return value / SCALE
+        return value / RADIUS_SCALE
     return bool(value) if name in FLAGS else value
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group's backend wants its tensors."""
+    """Return the device on which the backend of the group communicates."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -1,6 +1,6 @@
-"""Exchange between ranks, with gradients: states, and the last few tokens of a shard.
+"""Differentiable exchange of states and of the last tokens of a shard between ranks.
 
-Every gradient is that of the sum of all ranks' losses.
+Gradients are those of the sum of all ranks' losses.
 """
 
 from typing import Any, Literal
@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 from eattn.ops import State
 from eattn.ops.state import shift_decay
 
-Part = Literal["before", "all"]  # of the ranks, in the order of the sequence
+Part = Literal["before", "all"]  # the ranks before this one, or all ranks
 
 
-def merged(
+def merge_ranks(
     own: State,
     parts: tuple[Part, ...],
     group: dist.ProcessGroup | None,
@@ -24,13 +24,31 @@ def merged(
     begins: bool = False,
     continues: bool = True,
 ) -> list[State]:
-    """The states of the ranks before this one, or of all, as one."""
+    """Merge the states of the ranks before this one or of all ranks, one state for each part.
+
+    Parameters
+    ----------
+    own : State
+        State of this rank's last sequence.
+    parts : tuple of {"before", "all"}
+        Ranks to merge.
+    group : ProcessGroup or None
+        Ranks that take part.
+    begins : bool, default False
+        Whether the last sequence of this rank begins on this rank.
+    continues : bool, default True
+        Whether the first sequence of this rank continues from earlier ranks.
+
+    Returns
+    -------
+    states : list of State
+    """
     flat = _Exchange.apply(own.s, own.z, own.shift, (begins, continues), parts, group)
     return [State(flat[i], flat[i + 1], flat[i + 2], own.expansion) for i in range(0, len(flat), 3)]
 
 
 class _Exchange(torch.autograd.Function):
-    """One all-gather of states, and one of gradients in the backward."""
+    """All-gather states and merge them; the backward all-gathers the gradients."""
 
     @staticmethod
     def forward(
@@ -48,12 +66,12 @@ class _Exchange(torch.autograd.Function):
         ctx.group, ctx.rank = group, dist.get_rank(group)
         out = []
         for joins in ctx.joins:
-            mine = joins[ctx.rank].view(-1, 1, 1, 1)
-            each = torch.where(mine, all_shift, torch.inf)  # [W, B, 1, D]
-            least = each.amin(0)
-            kept = shift_decay(each, least)
-            # Of a later rank nothing may come in, not even a NaN.
-            sums = ((torch.where(mine, x, 0) * kept).sum(0).mT for x in (all_s, all_z))
+            joined = joins[ctx.rank].view(-1, 1, 1, 1)
+            shifts = torch.where(joined, all_shift, torch.inf)  # [W, B, 1, D]
+            least = shifts.amin(0)
+            decay = shift_decay(shifts, least)
+            # torch.where rather than a product with 0, which would let NaN of later ranks through.
+            sums = ((torch.where(joined, x, 0) * decay).sum(0).mT for x in (all_s, all_z))
             out += [*sums, least.squeeze(1)]
         ctx.save_for_backward(shift, *out[2::3])
         ctx.mark_non_differentiable(*out[2::3])
@@ -71,66 +89,80 @@ class _Exchange(torch.autograd.Function):
         ds, dz = torch.zeros_like(grads[0].mT), torch.zeros_like(grads[0].mT)
         for i, joins in enumerate(ctx.joins):
             all_gs, all_gz, all_least = received[3 * i : 3 * i + 3]
-            # Whoever merged this rank's state moved it to the shift that was least there.
-            taken = joins[:, ctx.rank].view(-1, 1, 1, 1)
-            kept = shift_decay(shift.unsqueeze(1), all_least)
-            ds += (torch.where(taken, all_gs, 0) * kept).sum(0)
-            dz += (torch.where(taken, all_gz, 0) * kept).sum(0)
+            # Each rank that merged this rank's state rescaled it to its own smallest shift.
+            joined = joins[:, ctx.rank].view(-1, 1, 1, 1)
+            decay = shift_decay(shift.unsqueeze(1), all_least)
+            ds += (torch.where(joined, all_gs, 0) * decay).sum(0)
+            dz += (torch.where(joined, all_gz, 0) * decay).sum(0)
         return ds.mT, dz.mT, None, None, None, None
 
 
 def _gather(
     tensors: list[Tensor], flags: tuple[bool, bool], group: dist.ProcessGroup | None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Every rank's tensors [B, n, D] as [W, B, n, D], and its flags as [W], in one collective."""
+    """All-gather tensors [B, n, D] to [W, B, n, D] and flags to [W], in one collective."""
     B, _, D = tensors[0].shape
     sizes = [x.shape[1] for x in tensors]
-    told = tensors[0].new_tensor(flags)
-    sent = torch.cat([torch.cat(tensors, 1).reshape(-1), told])
+    sent = torch.cat([torch.cat(tensors, 1).reshape(-1), tensors[0].new_tensor(flags)])
     received = sent.new_empty(dist.get_world_size(group), len(sent))
     dist.all_gather(list(received.unbind()), sent, group=group)
-    states, told = received[:, : -len(flags)], received[:, -len(flags) :].bool()
-    return list(states.view(-1, B, sum(sizes), D).split(sizes, 2)), list(told.unbind(1))
+    states, all_flags = received[:, : -len(flags)], received[:, -len(flags) :].bool()
+    return list(states.view(-1, B, sum(sizes), D).split(sizes, 2)), list(all_flags.unbind(1))
 
 
 def _joins(part: Part, begins: Tensor, continues: Tensor) -> Tensor:
-    """[W, W]: whether rank j's state joins what rank i starts from.
+    """Return a bool matrix [W, W] that is True at (i, j) if rank i merges the state of rank j.
 
-    The ranks before i join back to the one in which the sequence begins that i goes on with.
+    For "before", these are the ranks before i, back to the rank on which the first sequence of rank
+    i begins.
     """
     W = len(begins)
     if part == "all":
         return begins.new_ones(W, W)
     count = torch.cat([begins.new_zeros(1, dtype=torch.int64), begins.cumsum(0)])
-    # Of the ranks j + 1 ... i - 1, how many begin one.
+    # Number of ranks strictly between j and i on which a sequence begins.
     between = count[:-1].unsqueeze(1) - count[1:]
     earlier = begins.new_ones(W, W).tril(-1)
     return earlier & (between == 0) & continues.unsqueeze(1)
 
 
 def halo(tail: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """The last n tokens before this slice, and those of the whole: [B, n, D] each.
+    """Return the last n tokens before this shard, and the last n tokens of the whole sequence.
 
-    Every rank gives its own last n tokens `tail` [B, n, D], 0 in front where it has but `count` [B]
-    of them. A short slice lets those of the ranks before it through.
+    If shards are shorter than n, the tokens come from several ranks.
+
+    Parameters
+    ----------
+    tail : Tensor, shape (B, n, D)
+        Last n tokens of this shard, padded with 0 in front if it has fewer.
+    count : int Tensor, shape (B,)
+        Number of tokens in `tail` that are not padding.
+    group : ProcessGroup or None
+        Ranks that take part.
+
+    Returns
+    -------
+    before, last : Tensor, shape (B, n, D)
     """
     n, rank = tail.shape[1], dist.get_rank(group)
     counted = count.view(-1, 1, 1).to(tail.dtype).expand(-1, 1, tail.shape[2])
-    every = _Gather.apply(torch.cat([tail, counted], 1), group)  # one message, [W, B, n + 1, D]
-    place = torch.arange(n, device=tail.device)
+    gathered = _Gather.apply(torch.cat([tail, counted], 1), group)  # [W, B, n + 1, D]
+    position = torch.arange(n, device=tail.device)
     last = before = torch.zeros_like(tail)
-    for number, each in enumerate(every.unbind()):
+    for number, each in enumerate(gathered.unbind()):
         shift = each[:, n, :1].detach().round().long()  # [B, 1]
-        room = torch.cat([last, torch.zeros_like(last)], 1)
-        at = (place + shift).unsqueeze(-1).expand_as(last)
-        last = room.gather(1, at) + each[:, :n]
-        # All ranks in all graphs: the backward of the message is a message, too.
+        padded = torch.cat([last, torch.zeros_like(last)], 1)
+        at = (position + shift).unsqueeze(-1).expand_as(last)
+        last = padded.gather(1, at) + each[:, :n]
+        # torch.where keeps every rank in the graph, as all ranks must take part in the backward.
         earlier = torch.tensor(number < rank, device=tail.device)
         before = torch.where(earlier, last, before)
     return before, last
 
 
 class _Gather(torch.autograd.Function):
+    """All-gather a tensor to [W, ...]; the backward sums the gradients over the ranks."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group

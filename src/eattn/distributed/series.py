@@ -1,8 +1,8 @@
-"""EA-series of one sequence that is spread over many processes, each holding a slice of it.
+"""EA-series of one sequence that is split over the ranks of a process group.
 
-All that a rank must know of the others' keys and values is their State. So the states are
-exchanged, O(BDN) bytes from each rank however long the sequence is, and merged; the backward
-exchanges the gradients of what was merged, in as many bytes.
+The `State` is all that a rank needs to know about the keys and values of other ranks. Each rank
+sends its state, O(BDN) bytes whatever the length of the sequence, and merges those it receives. The
+backward exchanges gradients of the merged states, which have the same size.
 """
 
 from typing import Any
@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eattn import ops
-from eattn.distributed.agreement import SCALE
+from eattn.distributed.agreement import RADIUS_SCALE
 from eattn.distributed.context import Shard
-from eattn.distributed.exchange import merged
+from eattn.distributed.exchange import merge_ranks
 from eattn.ops import Expansion, Quadrature, State, accumulate, readout
 from eattn.ops.backends import choose
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_qkv, check_state
@@ -43,26 +43,63 @@ def ea_series(
 ) -> Any:
     """Compute `eattn.ea_series` for this rank's shard of a sequence over the ranks of `group`.
 
-    q [B, Lq, D], k and v [B, Lk, D] are slices, in the order of ranks and of any lengths, 0 too; y
-    [B, Lq, D] is what these queries get from the keys of all. `state`, the same on every rank,
-    comes before the first slice; with `return_state` every rank gets the state after the last.
+    Every rank of the group must make this call and run its backward; otherwise the others hang.
+    Gradients are those of the sum of all ranks' losses. For tensors that all ranks share, such as
+    `state` or weights, each rank gets its own part of the gradient, and the sum over the ranks is
+    the gradient.
 
-    `cu_seqlens` are the offsets of sequences packed along this rank's slice (causal only), the
-    first of which goes on from the slice before if it `continues`; the states that come back are
-    then of this rank's sequences, of the last as far as it is here.
+    Parameters
+    ----------
+    q : Tensor, shape (B, Lq, D)
+        Queries of this rank. Shards are in rank order and may have any length, including 0.
+    k, v : Tensor, shape (B, Lk, D)
+        Keys and values of this rank.
+    order : int, default 6
+        Highest power of the Taylor polynomial. Cannot be combined with `expansion`.
+    expansion : Taylor or Quadrature, optional
+        Expansion of the kernel.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself.
+    key_mask : bool Tensor, shape (B, Lk), optional
+        True for valid keys of this rank.
+    cu_seqlens : int32 Tensor, shape (n + 1,), optional
+        Offsets of sequences packed along this rank's shard, with B = 1. Requires `causal`.
+    continues : bool, default False
+        With `cu_seqlens`, whether the first sequence continues from the shard before.
+    state : State, optional
+        State before the first shard, the same on every rank. Cannot be combined with `cu_seqlens`.
+    return_state : bool, default False
+        Also return the state after the last shard or, with `cu_seqlens`, the state after each of
+        this rank's sequences, up to the end of the shard.
+    backend : str, optional
+        Name of the backend; the fastest that fits by default.
+    group : ProcessGroup, optional
+        Ranks that share the sequence; the default group if omitted.
+    check : bool, default True
+        Compare B, D, expansion, dtype and options of all ranks first, in a message of 96 bytes.
 
-    Every rank must make the call, and the backward of it: a rank that does not is waited for. Ranks
-    that were given different B, D, order, dtype or options all raise a `DisagreementError`, and if
-    one refuses its arguments so do the others. That costs a message of 96 bytes; check=False saves
-    it where the ranks are known to agree.
+    Returns
+    -------
+    y : Tensor, shape (B, Lq, D)
+        Outputs for this rank's queries, which attend to the keys of all ranks.
+    state : State, only if `return_state`
 
-    The loss is the sum of the ranks' losses: of what all ranks hold alike (`state`, or the weights
-    of a layer) each gets its own part of the gradient, and the sum is the whole.
+    Raises
+    ------
+    DisagreementError
+        On every rank if the arguments of the ranks do not match, or if another rank raises.
+
+    Examples
+    --------
+    On every rank, for q, k and v [B, L, D] of the whole sequence::
+
+        own, _ = Shard(group).rows(L)
+        y = ea_series(q[:, own], k[:, own], v[:, own], causal=True, group=group)
     """
     if not dist.is_initialized():
         raise RuntimeError(
-            "torch.distributed must be initialised first (torchrun, then init_process_group);"
-            " in one process eattn.ea_series does the same"
+            "torch.distributed must be initialised first: start with torchrun and call"
+            " init_process_group, or use eattn.ea_series in a single process"
         )
 
     def checked() -> tuple[tuple[Expansion, QKV], dict[str, int]]:
@@ -79,7 +116,7 @@ def ea_series(
             "D": k.shape[2],
             "expansion": isinstance(found, Quadrature),
             "order or nodes": found.nodes if isinstance(found, Quadrature) else found.order,
-            "radius": round(found.radius * SCALE),
+            "radius": round(found.radius * RADIUS_SCALE),
             "dtype": FLOATS.index(x.dtype),
             "causal": causal,
             "cu_seqlens": cu_seqlens is not None,
@@ -95,14 +132,12 @@ def ea_series(
         )
     own = accumulate(k, v, expansion=expansion, key_mask=key_mask, backend=backend)
     if not causal:
-        (whole,) = merged(own, ("all",), group)
+        (whole,) = merge_ranks(own, ("all",), group)
         whole = whole if state is None else State.merge(state, whole)
         y = readout(q, whole, backend=backend)
         return (y, whole) if return_state else y
-    before, *whole_too = merged(own, ("before", "all") if return_state else ("before",), group)
-    before, *whole_too = (
-        x if state is None else State.merge(state, x) for x in (before, *whole_too)
-    )
+    merged = merge_ranks(own, ("before", "all") if return_state else ("before",), group)
+    before, *last = (x if state is None else State.merge(state, x) for x in merged)
     y = ops.ea_series(
         q,
         k,
@@ -113,16 +148,16 @@ def ea_series(
         state=before,
         backend=backend,
     )
-    return (y, *whole_too) if return_state else y
+    return (y, *last) if return_state else y
 
 
 def _check_packed(causal: bool, state: State | None) -> None:
     if not causal:
         raise ValueError(
-            "cu_seqlens needs causal=True here: a sequence's later slices are not known"
+            "cu_seqlens needs causal=True over several ranks: later shards are not known"
         )
     if state is not None:
-        raise ValueError("state must be None with cu_seqlens: the ranks before give it")
+        raise ValueError("state must be None with cu_seqlens: earlier ranks provide it")
 
 
 def _packed(
@@ -135,13 +170,13 @@ def _packed(
     backend: str | None,
     group: dist.ProcessGroup | None,
 ) -> Any:
-    """Only the last sequence goes on, and only the first has begun before."""
+    """Compute packed sequences: only the first one has a past, only the last one continues."""
     _, k, v = qkv
     last, rows = int(cu_seqlens[-2]), len(cu_seqlens) - 1
     mask = None if key_mask is None else key_mask[:, last:]
     own = accumulate(k[:, last:], v[:, last:], expansion=expansion, key_mask=mask, backend=backend)
     begins = rows > 1 or not continues
-    (before,) = merged(own, ("before",), group, begins=begins, continues=continues)
+    (before,) = merge_ranks(own, ("before",), group, begins=begins, continues=continues)
     empty = State.zeros(
         rows - 1, k.shape[2], expansion=expansion, device=k.device, dtype=before.s.dtype
     )

@@ -1,8 +1,8 @@
-"""Export models as graphs that run elsewhere: `torch.export` programs, and ONNX for onnxruntime.
+"""Export models to `torch.export` programs, or to ONNX for onnxruntime.
 
-A classifier, a forecaster or a causal language model becomes one graph of a whole `sequence`, for
-any batch and length, and one of a single `step`, with the state as named tensors in and out. All
-graphs are in float32. ONNX needs `pip install "eattn[export]"`.
+A classifier, a forecaster or a causal language model becomes a graph for a whole `sequence`, of any
+batch size and length, and a graph for a single `step` with the state as named inputs and outputs.
+All graphs are in float32. ONNX requires `pip install "eattn[export]"`.
 
 >>> import torch
 >>> from eattn.models import Forecaster
@@ -28,7 +28,7 @@ __all__ = ["Graph", "Port", "save", "sequence", "step"]
 
 
 def sequence(model: Any) -> Graph:
-    """Return the graph of whole sequences of any length, and of the state after them.
+    """Return the graph for whole sequences of any length and the state after them.
 
     Parameters
     ----------
@@ -38,14 +38,25 @@ def sequence(model: Any) -> Graph:
     Returns
     -------
     Graph
-        A model whose state grows has no state here; one that loops over tokens raises ValueError.
+        Has no state if the state of the model grows with the sequence.
+
+    Raises
+    ------
+    ValueError
+        If the model loops over tokens.
+
+    Examples
+    --------
+    >>> from eattn.models import Forecaster
+    >>> sequence(Forecaster(dim=8, depth=1, mixer="ea-2")).input_names
+    ['x', 'key_mask']
     """
     graphs, args = _graphs_of(model)
     return graphs.sequence(*args)
 
 
 def step(model: Any) -> Graph:
-    """Return the graph of one more token: the state before it goes in, the state after it out.
+    """Return the graph for one more token, with the states before and after it.
 
     Parameters
     ----------
@@ -55,15 +66,20 @@ def step(model: Any) -> Graph:
     Returns
     -------
     Graph
-        A state that grows, as that of softmax attention and exact EA, raises ValueError.
+
+    Raises
+    ------
+    ValueError
+        If the model is not causal, or if its state grows with the sequence, as in softmax
+        attention and exact EA.
     """
     graphs, args = _graphs_of(model)
     return graphs.step(*args)
 
 
 def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the module that holds `sequence` and `step` for this model, and their arguments."""
-    inner = getattr(model, "model_", model)  # of an estimator
+    """Return the module with `sequence` and `step` for this kind of model, and their arguments."""
+    inner = getattr(model, "model_", model)  # estimators keep their model there
     if not isinstance(inner, nn.Module):
         raise TypeError(f"model must be a model or a fitted estimator, got {type(model).__name__}")
     plain = copy.deepcopy(inner).cpu().float().eval().requires_grad_(False)

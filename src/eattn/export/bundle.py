@@ -1,4 +1,4 @@
-"""An exported model as a folder: graphs, a JSON file about them, and a script that runs them."""
+"""Write an exported model to a folder: graphs, their description, and an example script."""
 
 import json
 import math
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eattn._checks import need
 from eattn._io import replace_directory
 from eattn.export import metadata
-from eattn.export.graph import NEXT, Graph, Port, need
+from eattn.export.graph import NEXT, Graph, Port
 from eattn.timeseries import store
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
@@ -26,13 +27,13 @@ FILES = (
     GRAPHS,
     metadata.TOKENIZER,
     metadata.SPELLING,
-    "__pycache__",  # of graphs.py, once the example has run
+    "__pycache__",  # exists once the example has run
     *(n + ending for n in ("sequence", "step") for ending in (".onnx", ".onnx.data", ".pt2")),
 )
-SIZES = ((1, 1), (2, 7), (3, 130))  # batch and length of each comparison; none is the traced one
-STEPS = 8  # steps of each comparison, each from the state after the last
+SIZES = ((1, 1), (2, 7), (3, 130))  # batch and length of each comparison; not the traced ones
+STEPS = 8  # consecutive steps of each comparison
 TOLERANCE = 1e-4
-Runner = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # by name
+Runner = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # tensors by name
 
 
 def save(
@@ -45,13 +46,13 @@ def save(
 ) -> dict[str, Any]:
     """Write a folder with everything needed to run a model without eattn.
 
-    Each graph is compared with the model before the folder is written. A model without a step is
-    written with its sequence only.
+    Each graph is compared with the model before the folder is written. If the model has no step,
+    only the sequence is exported.
 
     Parameters
     ----------
     model : path, fitted estimator or EAForCausalLM
-        Model, or the folder it was saved in.
+        Model, or the folder of a saved model.
     folder : path
         Folder to write.
     format : {"onnx", "torch"}, default "onnx"
@@ -59,7 +60,7 @@ def save(
     force : bool, default False
         Replace an earlier export.
     tell : callable, optional
-        Called with a line about each stage.
+        Called with a short text before each stage.
 
     Returns
     -------
@@ -72,7 +73,8 @@ def save(
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     if format == "onnx":
-        need("onnx", "onnxscript", "onnxruntime")
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            need(package, extra="export")
     store.check_free(folder, force=force, files=FILES, what="an exported model")
     if isinstance(model, str | os.PathLike):
         tell(f"reading {model}")
@@ -134,7 +136,7 @@ def _describe(graph: Graph) -> dict[str, Any]:
 
 
 def _open(folder: Path, name: str) -> Runner:
-    """Return the graph `name` as the exported script runs it."""
+    """Open the graph `name` with the exported script."""
     script = runpy.run_path(str(folder / GRAPHS))
     run, array = script["open_graph"](name), script["array"]
 
@@ -155,7 +157,9 @@ def _check(graph: Graph, run: Runner) -> float:
         for _ in range(steps):
             outputs, expected = run(graph.flat(arguments)), graph(*arguments)
             if bool(expected[graph.output.name].isnan().any()):
-                raise ValueError("the model returns NaN and is not exported: did training diverge?")
+                raise ValueError(
+                    "the model returns NaN, so it cannot be exported; did training diverge?"
+                )
             found += [_difference(outputs[name], x) for name, x in expected.items()]
             arguments = graph.advanced(arguments, outputs)
     largest = float(torch.stack(found).max())  # NaN if any is NaN
@@ -168,7 +172,7 @@ def _check(graph: Graph, run: Runner) -> float:
 
 
 def _difference(found: Tensor, expected: Tensor) -> Tensor:
-    """Return the largest error, relative to the largest number above 1; equal infinities give 0."""
+    """Return the largest error relative to max(1, largest number); equal infinities give 0."""
     found, expected = found.double(), expected.double()
     error = torch.where(found == expected, 0.0, (found - expected).abs())
     size = torch.where(expected.isfinite(), expected.abs(), 0.0).amax().clamp(min=1.0)

@@ -1,4 +1,4 @@
-"""Graphs of a `SequenceClassifier`: a whole series, or a causal model sample by sample."""
+"""Graphs of a `SequenceClassifier`: for a whole series, or for one time point at a time."""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +7,11 @@ from eattn.export.graph import BATCH, LENGTH, Graph, Port
 from eattn.export.layers import Named, Stateful, check_sequence, longest, series_inputs
 from eattn.models import SequenceClassifier
 
-POOLED = {"mean": 0.0, "max": -torch.inf}  # start of the poolings that keep a vector
+POOLED = {"mean": 0.0, "max": -torch.inf}  # initial vector of each running pooling
 
 
 def sequence(model: SequenceClassifier) -> Graph:
-    """Map series and their mask to the logits of each series."""
+    """Return the graph from series and their mask to logits."""
     check_sequence(model, model.config.mixer)
     flat = model.pooling == "flatten"
     return Graph(
@@ -19,18 +19,18 @@ def sequence(model: SequenceClassifier) -> Graph:
         model,
         series_inputs(model, model.channels, BATCH, LENGTH),
         Port("logits", torch.float32, (BATCH, model.classes)),
-        # A graph is traced for more than one token.
+        # Tracing needs more than one token.
         shortest=model.patch + 1 if model.patch > 1 else 1,
         longest=model.config.max_len if flat else longest(model, model.patch),
     )
 
 
 def step(model: SequenceClassifier) -> Graph:
-    """Map one more sample of each series to the logits of all samples so far."""
+    """Return the graph from one more time point of each series to logits."""
     if not model.config.causal:
         raise ValueError(
-            "a classifier has no step unless it is causal: its tokens attend to later tokens, so"
-            " a label needs the whole series"
+            "only a causal classifier has a step: in this model tokens attend to later tokens, so"
+            " a prediction needs the whole series"
         )
     for name, looks_ahead, allowed in (
         ("embed", isinstance(model.embed.values.project, nn.Conv1d), "linear"),
@@ -39,7 +39,7 @@ def step(model: SequenceClassifier) -> Graph:
     ):
         if looks_ahead:
             raise ValueError(
-                f"the step of a classifier needs {name}={allowed!r}, which reads single samples"
+                f"the step of a classifier needs {name}={allowed!r}, which reads single time points"
             )
     inputs = series_inputs(model, model.channels, BATCH)
     output = Port("logits", torch.float32, (BATCH, model.classes))

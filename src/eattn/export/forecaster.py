@@ -1,7 +1,7 @@
 """Graphs of a `Forecaster`, whose tokens may hold several lags of a series.
 
-An `EAForecaster` trains a model whose tokens hold the last `lags` values, the newest first. Its
-graphs still take values one by one, and keep the last values in the state.
+The tokens of an `EAForecaster` hold the last `lags` values, newest first. Its graphs take single
+values and keep the last values in the state.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ from eattn.models.series_embedding import from_front, to_front
 
 
 def sequence(model: Forecaster, lags: int = 1) -> Graph:
-    """Map series and their mask to the value expected after each, and the state after all."""
+    """Return the graph from series and their mask to the next value after each, and the state."""
     return _graph(_Sequence(model, lags), BATCH, LENGTH)
 
 
 def step(model: Forecaster, lags: int = 1) -> Graph:
-    """Map one more value of each series to the value expected after it."""
+    """Return the graph from one more value of each series to the next value."""
     return _graph(_Step(model, lags), BATCH)
 
 
@@ -34,24 +34,26 @@ class _Lagged(Stateful):
         self.lags, self.channels = lags, channels
 
     def named(self, after: ForecasterState, past: Tensor) -> Named:
-        last = after.last.clone()  # an output must not be the input itself
+        last = after.last.clone()  # an output must not alias an input
         own = {"past": past, "last": last, "seen": after.seen}
         return self.name(after.encoder.layers, own)
 
 
 class _Sequence(_Lagged):
     def forward(self, x: Tensor, key_mask: Tensor, calendar: Tensor | None = None) -> Any:
-        """Lags before the first value repeat it."""
+        """Forecast after each value; lags before the first value repeat it."""
         valid, x, calendar = to_front(key_mask, x, calendar)
         n, L = self.lags, x.shape[1]
-        # ONNX cannot slice an axis to size 0, so one lag is left as it is.
+        # ONNX cannot slice an axis to size 0, so a single lag is not padded.
         full = torch.cat([x[:, :1].expand(-1, n - 1, -1), x], 1) if n > 1 else x
         tokens = torch.cat([full[:, n - 1 - lag : n - 1 - lag + L] for lag in range(n)], -1)
         inputs: dict[str, Any] = dict(calendar=calendar, key_mask=valid)
         if not self.fixed_size:
             return self._output(self.model(tokens, **inputs), key_mask)
         y, after = self.model(tokens, **inputs, return_state=True)
-        first = (valid.sum(1, keepdim=True) - 1).clamp(min=0)  # of the last n values in `full`
+        first = (valid.sum(1, keepdim=True) - 1).clamp(
+            min=0
+        )  # index of the last n values in `full`
         index = first + torch.arange(n, device=x.device)
         past = full.gather(1, index.unsqueeze(-1).expand(-1, -1, self.channels))
         return self._output(y, key_mask), self.named(after, past)

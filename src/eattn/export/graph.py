@@ -1,7 +1,7 @@
-"""A graph to export: a module with the names, types and shapes of its inputs and outputs.
+"""Graph to export: a module with the names, types and shapes of its inputs and outputs.
 
-A state goes in and comes out as named tensors. In ONNX the output of the input `layer0.s` is
-called `next.layer0.s`, since names there are unique; in torch both states are a dict.
+A state is passed in and out as named tensors. Names in ONNX are unique, so the output that belongs
+to the input `layer0.s` is named `next.layer0.s`. In torch, both states are dicts.
 """
 
 import logging
@@ -9,33 +9,47 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-BATCH, LENGTH = "B", "L"  # axes of any size
+from eattn._checks import need
+
+BATCH, LENGTH = "B", "L"  # axes of variable size
 NEXT = "next."
-LONGEST = 2**20  # tokens; a traced length needs an upper bound
-EXAMPLE = {BATCH: 3, LENGTH: 11}  # traced; torch.export treats 0 and 1 as constants
-EXTRA = 'pip install "eattn[export]"'
+LONGEST = 2**20  # tokens; tracing needs an upper bound of the length
+EXAMPLE = {BATCH: 3, LENGTH: 11}  # traced sizes; torch.export treats 0 and 1 as constants
 Arguments = list[Any]  # tensors, and a state as a dict
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a graph."""
+    """Input or output of a graph.
+
+    Attributes
+    ----------
+    name : str
+        Name of the tensor.
+    dtype : torch.dtype
+        Type of the elements.
+    shape : tuple of int and str
+        Sizes; "B" and "L" are variable.
+    start : float, optional
+        Initial value of all elements of a state.
+    between : tuple of int
+        Smallest and largest integer of an example.
+    """
 
     name: str
     dtype: torch.dtype
-    shape: tuple[int | str, ...]  # "B" and "L" are free
-    start: float | None = None  # value of all elements of a state before the first token
-    between: tuple[int, int] = (0, 1)  # smallest and largest integer of an example
+    shape: tuple[int | str, ...]
+    start: float | None = None
+    between: tuple[int, int] = (0, 1)
 
     def example(self, sizes: dict[str, int], rng: torch.Generator) -> Tensor:
-        """Return a new tensor; torch.export takes the same tensor given twice for one input."""
+        """Return a new tensor: torch.export merges inputs that are the same tensor."""
         shape = tuple(sizes[n] if isinstance(n, str) else n for n in self.shape)
         if self.start is not None:
             return torch.full(shape, self.start, dtype=self.dtype)
@@ -47,10 +61,29 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A model ready to be traced by `torch` or `onnx`, as `sequence` and `step` return it.
+    """Model that `torch` and `onnx` can trace; returned by `sequence` and `step`.
 
-    The module takes the first input, the state as a dict if it `continues` one, and the other
-    inputs. It returns the output, and the state after it if there is one.
+    The module takes the first input, the state as a dict if `continues`, and the other inputs. It
+    returns the output, and the new state if there is one.
+
+    Attributes
+    ----------
+    name : {"sequence", "step"}
+        Name of the graph.
+    module : nn.Module
+        Module to trace.
+    inputs : tuple of Port
+        Inputs without the state.
+    output : Port
+        Output without the state.
+    state : tuple of Port
+        Tensors of the state; empty if the model has none of fixed size.
+    continues : bool
+        Whether the state is also an input.
+    shortest : int
+        Smallest length of a sequence; shorter ones must be padded.
+    longest : int, optional
+        Largest number of tokens of a sequence, or of all steps together.
     """
 
     name: str
@@ -59,12 +92,12 @@ class Graph:
     output: Port
     state: tuple[Port, ...] = ()
     continues: bool = False
-    shortest: int = 1  # tokens; shorter sequences must be padded
-    longest: int | None = None  # tokens of a sequence or of all steps together; None: no limit
+    shortest: int = 1
+    longest: int | None = None
 
     @property
     def reach(self) -> int:
-        """Largest length of a sequence that is read at once."""
+        """Largest length of a sequence that can be traced."""
         return LONGEST if self.longest is None else self.longest
 
     @property
@@ -85,7 +118,7 @@ class Graph:
         return {port.name: port.example({BATCH: batch}, rng) for port in self.state}
 
     def example(self, batch: int | None = None, length: int | None = None) -> Arguments:
-        """Return arguments of these sizes, by default the traced ones; the same on every call."""
+        """Return deterministic arguments of these sizes, by default the traced sizes."""
         length = min(max(length or EXAMPLE[LENGTH], self.shortest), self.reach)
         sizes = {BATCH: batch or EXAMPLE[BATCH], LENGTH: length}
         rng = torch.Generator().manual_seed(0)
@@ -96,7 +129,7 @@ class Graph:
         return [given[0], state, *given[1:]] if self.continues else given
 
     def torch(self) -> ExportedProgram:
-        """Trace the graph with torch.export, for any batch and length."""
+        """Trace the graph with torch.export for any batch size and length."""
         if not hasattr(torch.compiler, "is_exporting"):
             raise RuntimeError(f"export needs torch >= 2.7, got {torch.__version__}")
         longest = self.reach
@@ -119,15 +152,24 @@ class Graph:
                 strict=False,
             )
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # most of a file's bytes, with local paths
+            node.meta.pop("stack_trace", None)  # large, and contains local paths
         return program
 
     def onnx(self, program: ExportedProgram | None = None) -> Any:
-        """Convert the graph to a `torch.onnx.ONNXProgram`, whose `save` writes a file.
+        """Convert the graph to ONNX.
 
-        `program` is the result of `torch()`; by default the graph is traced again.
+        Parameters
+        ----------
+        program : ExportedProgram, optional
+            Result of `torch()`; by default the graph is traced again.
+
+        Returns
+        -------
+        torch.onnx.ONNXProgram
+            Its method `save` writes a file.
         """
-        need("onnx", "onnxscript")
+        for package in ("onnx", "onnxscript"):
+            need(package, extra="export")
         from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
         with torch.no_grad(), _quiet():
@@ -139,11 +181,11 @@ class Graph:
                 output_names=self.output_names,
             )
         assert made is not None
-        ClearMetadataAndDocStringPass()(made.model)  # names source files
+        ClearMetadataAndDocStringPass()(made.model)  # contains names of source files
         return made
 
     def __call__(self, *arguments: Any) -> dict[str, Tensor]:
-        """Run the model itself; return its outputs by name."""
+        """Run the model itself and return its outputs by name."""
         with torch.no_grad():
             return self.named(self.module(*arguments))
 
@@ -153,7 +195,7 @@ class Graph:
         return {self.output.name: y} | {NEXT + name: x for name, x in state.items()}
 
     def advanced(self, arguments: Arguments, outputs: dict[str, Tensor]) -> Arguments:
-        """Return the arguments with the state replaced by the one among the outputs."""
+        """Return the arguments with the state replaced by the new state in the outputs."""
         state = {port.name: outputs[NEXT + port.name] for port in self.state}
         return [state if isinstance(x, dict) else x for x in arguments]
 
@@ -163,16 +205,9 @@ class Graph:
         return dict(zip(self.input_names, (x for group in groups for x in group), strict=True))
 
 
-def need(*packages: str) -> None:
-    """Raise unless these packages are installed."""
-    for name in packages:
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"ONNX needs the package {name}: {EXTRA}")
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters: deprecations inside torch, hints about other packages."""
+    """Silence deprecation warnings and hints of the exporters."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Graphs of an `EAForCausalLM`: a whole text, or its next token."""
+"""Graphs of an `EAForCausalLM`: for a whole text, or for one token at a time."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from eattn.hf import EACache, EAForCausalLM
 
 
 def sequence(model: EAForCausalLM) -> Graph:
-    """Map tokens and their mask to the logits after each token, and the state after all."""
+    """Return the graph from tokens and their mask to the logits after each token, and the state."""
     return _graph(_Sequence, model, BATCH, LENGTH)
 
 
 def step(model: EAForCausalLM) -> Graph:
-    """Map one more token of each text to the logits after it."""
+    """Return the graph from one more token of each text to the logits after it."""
     return _graph(_Step, model, BATCH)
 
 

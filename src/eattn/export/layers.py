@@ -1,4 +1,4 @@
-"""Models as graphs run them: decoding states as named tensors, and the limits of a graph."""
+"""Wrap models for export: decoding states as named tensors, and limits of a graph."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,10 +19,10 @@ Named = dict[str, Tensor]
 
 
 class Stateful(nn.Module):
-    """A model whose decoding state goes in and out as named tensors, such as `layer0.s`.
+    """Model with its decoding state as named input and output tensors, such as `layer0.s`.
 
-    `own` are the tensors the model keeps besides the states of its blocks, of one empty row. A
-    state has a `fixed_size` if it does not grow with the tokens; no other state leaves a graph.
+    `own` holds the initial tensors, of one row, that the model keeps besides the states of its
+    blocks. Only a state of `fixed_size`, which does not grow with the tokens, is exported.
     """
 
     def __init__(self, model: Any, blocks: Iterable[Any], own: Named) -> None:
@@ -30,17 +30,17 @@ class Stateful(nn.Module):
         self.model: Any = model
         self.blocks: list[TransformerBlock] = list(blocks)
         self.empty = [_empty_state(block) for block in self.blocks]
-        last = (getattr(state, "after", state) for state in self.empty)  # behind a convolution
+        last = (getattr(state, "after", state) for state in self.empty)  # after a convolution
         self.fixed_size = not any(isinstance(state, KVCache) for state in last)
         self.own = own | {"seen": torch.zeros(1, dtype=torch.int64)}
 
     def name(self, states: Sequence[DecodingState], own: Named) -> Named:
-        """Return the tensors of the blocks' states and the model's own tensors, in order."""
+        """Return the tensors of the block states and the model's own tensors, in order."""
         found = {f"layer{i}.{n}": x for i, s in enumerate(states) for n, x in parts(s).items()}
         return found | {n: own[n] for n in self.own}
 
     def take(self, named: Named) -> EncoderState:
-        """Rebuild the blocks' states from their tensors."""
+        """Rebuild the block states from their tensors."""
         found = []
         for i, like in enumerate(self.empty):
             prefix = f"layer{i}."
@@ -51,19 +51,19 @@ class Stateful(nn.Module):
     def graph(
         self, name: str, inputs: tuple[Port, ...], output: Port, longest: int | None
     ) -> Graph:
-        """Return the graph of this module, or raise if it cannot be one."""
+        """Return the graph of this module, or raise if it cannot be exported."""
         mixer = self.blocks[0].config.mixer
         if name == "sequence":
             check_sequence(self.model, mixer)
         elif not self.fixed_size:
             raise ValueError(
-                f"a step of mixer {mixer!r} cannot be exported: it keeps every token, and the state"
-                " of a graph has a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
+                f"a step of mixer {mixer!r} cannot be exported: its state grows with each token,"
+                " but graphs need a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
             )
         state = []
         for n, x in self.name(self.empty, self.own).items() if self.fixed_size else ():
             start = x.flatten()[0].item()
-            assert bool((x == start).all()), f"{n} does not start with one value"
+            assert bool((x == start).all()), f"{n} must be initialised with a single value"
             state.append(Port(n, x.dtype, (BATCH, *x.shape[1:]), float(start)))
         step = name == "step"
         return Graph(name, self, inputs, output, tuple(state), continues=step, longest=longest)
@@ -72,7 +72,7 @@ class Stateful(nn.Module):
 def series_inputs(
     model: SequenceClassifier | Forecaster, channels: int, *axes: str
 ) -> tuple[Port, ...]:
-    """Return the inputs of a time-series model: values, for sequences a mask, and the calendar."""
+    """Return the inputs of a time-series model: values, calendar, and the mask of a sequence."""
     inputs, calendar = [Port("x", torch.float32, (*axes, channels))], model.embed.calendar
     if LENGTH in axes:
         inputs.append(Port("key_mask", torch.bool, axes))
@@ -83,22 +83,22 @@ def series_inputs(
 
 
 def check_sequence(model: nn.Module, mixer: str) -> None:
-    """Raise if the model needs a loop over the tokens of a sequence."""
+    """Raise if the model loops over the tokens of a sequence."""
     if any(isinstance(module, LinearAttention | Recurrence) for module in model.modules()):
         raise ValueError(
             f"a sequence of any length cannot be exported with mixer {mixer!r}: it loops over the"
-            " tokens, and a graph has no loops; export its step, or use ea-N or ea-qN"
+            " tokens, but graphs have no loops; export the step, or use ea-N or ea-qN"
         )
 
 
 def longest(model: nn.Module, patch: int = 1) -> int | None:
-    """Return the number of samples the model has positions for, `patch` per token; None: any."""
+    """Return the largest number of time points, `patch` per token; None if unlimited."""
     limits = [m.max_len for m in model.modules() if isinstance(m, LearnedPositions | AFT)]
     return min(limits) * patch if limits else None
 
 
 def _empty_state(block: TransformerBlock) -> Any:
-    """Return the state of one row after a single masked token, which is the empty state."""
+    """Return the initial state of one row, which is the state after a single masked token."""
     like = next(block.parameters())
     x = like.new_zeros(1, 1, block.config.dim)
     masked = torch.zeros(1, 1, dtype=torch.bool, device=like.device)

@@ -1,4 +1,4 @@
-"""Data around a graph, for export.json: labels, scales, times, tokens, and example inputs."""
+"""Metadata of a model for export.json: labels, scales, times, tokens and example inputs."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ Metadata = dict[str, Any]
 
 
 def load(folder: store.Folder) -> Any:
-    """Load the estimator or the language model that was saved in a folder."""
+    """Load the estimator or language model saved in a folder."""
     path = Path(folder)
     config = _config(path)
     if config is not None:
@@ -41,12 +41,12 @@ def describe(source: Any) -> Metadata:
         return {"kind": "language model", **_language(source)}
     raise TypeError(
         "model must be a folder, a fitted estimator or an EAForCausalLM, got"
-        f" {type(source).__name__}; use export.sequence and export.step for its graphs alone"
+        f" {type(source).__name__}; use export.sequence and export.step to export only graphs"
     )
 
 
 def write_tokenizer(model: Any, folder: Path) -> None:
-    """Write the tokenizer of a language model, and the bytes of its tokens, one character each."""
+    """Write the tokenizer of a language model and the bytes of its tokens."""
     from eattn.lm.tokenizer import spelling
 
     tokenizer = _tokenizer(model)
@@ -62,7 +62,7 @@ def _classifier(fitted: Any) -> Metadata:
     return {
         "mixer": fitted.model_.config.mixer,
         "classes": fitted.classes_.tolist(),
-        "channels": len(scaler.mean),  # of a series; twice as many in x with `flags`
+        "channels": len(scaler.mean),  # channels of a series; x has twice as many if `flags`
         "mean": scaler.mean.tolist(),
         "std": scaler.std.tolist(),
         "limit": scaler.limit,
@@ -117,17 +117,17 @@ def _language(model: Any) -> Metadata:
 
 
 def _tokenizer(model: Any) -> Any:
-    """Return the tokenizer in the folder a language model was loaded from; None without one."""
-    from eattn.lm.checkpoint_dir import fitting_tokenizer
+    """Return the tokenizer in the folder of a language model, or None."""
+    from eattn.lm.checkpoint_dir import load_tokenizer
 
     folder = model.name_or_path
     if not folder or not (Path(folder) / TOKENIZER).is_file():
         return None
-    return fitting_tokenizer(Path(folder), model)
+    return load_tokenizer(Path(folder), model)
 
 
 def _config(folder: Path) -> Metadata | None:
-    """Return the configuration of a transformers model; None if the folder holds none."""
+    """Return the configuration of a transformers model, or None if the folder has none."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
     except (OSError, ValueError):
@@ -142,7 +142,7 @@ def _language_model(folder: Path, config: Metadata) -> Any:
     kind, names = config["model_type"], config.get("architectures")
     if kind != EAConfig.model_type or names not in (None, [LANGUAGE]):
         raise store.ModelError(
-            f"{folder} holds a model of type {kind!r} and architectures {names}; the language"
-            f" model that can be exported is eattn's {LANGUAGE}"
+            f"{folder} holds a model of type {kind!r} and architectures {names}; only"
+            f" {LANGUAGE} of eattn can be exported"
         )
     return load_model(folder)

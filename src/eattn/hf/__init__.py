@@ -1,7 +1,7 @@
-"""Language models of element-wise attention as `transformers` knows models.
+"""Hugging Face models and cache; requires `pip install "eattn[hf]"`.
 
-Importing this registers them: `AutoModelForCausalLM` and the other Auto classes then take an
-`EAConfig`, or a folder that such a model was saved to. It needs `pip install "eattn[hf]"`.
+Importing this package registers the models, so that `AutoModelForCausalLM` and the other Auto
+classes accept an `EAConfig` or a folder with a saved model.
 
 >>> import torch
 >>> from eattn.hf import EAConfig, EAForCausalLM
@@ -26,9 +26,8 @@ except ImportError as error:
 
 from eattn.hf.cache import EACache
 from eattn.hf.causal import EAForCausalLM
-from eattn.hf.classification import EAForSequenceClassification
 from eattn.hf.config import EAConfig
-from eattn.hf.masked import EAForMaskedLM
+from eattn.hf.heads import EAForMaskedLM, EAForSequenceClassification
 from eattn.hf.model import EAModel, EAPreTrainedModel
 
 AutoConfig.register(EAConfig.model_type, EAConfig, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a model remembers while it generates, as `transformers` wants a cache to be.
+"""Decoding states of a model as a `transformers` cache.
 
-Unlike the states of `eattn.nn`, which never change, a cache is updated by every call it is given
-to; `copy.deepcopy` keeps one to go on from twice.
+Unlike the states of `eattn.nn`, a cache is updated in place by every call that uses it. Copy it
+with `copy.deepcopy` to continue from it more than once.
 """
 
 from typing import Any, NoReturn
@@ -13,15 +13,15 @@ from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 from eattn.nn import DecodingState
 
 ROLLBACK = (
-    "a cache of sums cannot forget the tokens it has read last, so nothing that tries tokens and"
-    " takes them back (assisted, speculative and prompt lookup decoding) works with it"
+    "an EACache cannot remove tokens it has read, as decoding that may reject tokens requires"
+    " (assisted, speculative and prompt lookup decoding)"
 )
 
 
 class EACacheLayer(LinearAttentionCacheLayerMixin):
-    """The state of one block after the tokens so far; None before the first."""
+    """State of one block after the tokens so far; None before the first token."""
 
-    is_compileable = False  # `generate` must not compile unasked; `torch.compile` of the model does
+    is_compileable = False  # keeps `generate` from compiling the model by default
     is_croppable = False
 
     def __init__(self) -> None:
@@ -29,26 +29,30 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
         self.state: DecodingState | None = None
 
     def update(self, state: DecodingState) -> None:
+        """Replace the state."""
         self.state = state
         self.has_previous_state[0] = True
 
     def reset(self) -> None:
+        """Remove the state."""
         self.state = None
         self.has_previous_state[0] = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Select rows of the batch."""
         if self.state is not None:
             self.state = self.state.select(beam_idx)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the first state comes from the model."""
+        """Do nothing: the model creates the first state."""
 
     def update_conv_state(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError("an EACache takes whole states: layers[i].update(state)")
+        raise NotImplementedError("an EACache stores entire states: use layers[i].update(state)")
 
     update_recurrent_state = update_conv_state
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Raise unless there is nothing to remove."""
         if tokens_to_remove:
             raise NotImplementedError(ROLLBACK)
 
@@ -57,10 +61,24 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
 
 
 class EACache(Cache):
-    """States of every block, the number of columns read, and of valid tokens in each row.
+    """Decoding states of all blocks, with the number of tokens read.
 
-    With a series its size in bytes, `nbytes`, does not depend on how many tokens there were.
+    For EA-series, linear attention and recurrences, its size does not depend on that number.
 
+    Parameters
+    ----------
+    num_layers : int
+        Number of blocks of the model.
+
+    Attributes
+    ----------
+    seen : int
+        Number of tokens read per row, including padding.
+    lengths : int Tensor, shape (B,), or None
+        Number of valid tokens read in each row, which is the position of the next token.
+
+    Examples
+    --------
     >>> cache = EACache(12)
     >>> cache.get_seq_length(), cache.nbytes
     (0, 0)
@@ -71,19 +89,20 @@ class EACache(Cache):
     def __init__(self, num_layers: int) -> None:
         super().__init__(layers=[EACacheLayer() for _ in range(num_layers)])
         self.seen = 0
-        self.lengths: Tensor | None = None  # [B]: valid tokens so far, the position of the next
+        self.lengths: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for the tokens so far."""
+        """Size of all states in bytes."""
         return sum(layer.state.nbytes for layer in self.layers if layer.state is not None)
 
     @property
     def batch_size(self) -> int:
+        """Number of rows; -1 if the cache is empty."""
         return -1 if self.lengths is None else len(self.lengths)
 
     def advance(self, key_mask: Tensor | None, x: Tensor) -> None:
-        """Count the columns of x [B, L, D], of which key_mask [B, L] says which are tokens."""
+        """Count the tokens of x [B, L, D]; `key_mask` [B, L] is True for valid tokens."""
         B, L = x.shape[:2]
         if self.lengths is None:
             self.lengths = torch.zeros(B, dtype=torch.long, device=x.device)
@@ -91,26 +110,31 @@ class EACache(Cache):
         self.seen += L
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of tokens read per row, including padding."""
         return self.seen
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return length and offset of the attention mask."""
         return self.seen + query_length, 0
 
     def reset(self) -> None:
+        """Empty the cache."""
         super().reset()
         self.seen, self.lengths = 0, None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Rows `beam_idx` of the batch, repeated or reordered as beam search needs."""
+        """Select the rows `beam_idx`, shape (n,), of the batch, in this order."""
         super().reorder_cache(beam_idx)
         if self.lengths is not None:
             self.lengths = self.lengths.index_select(0, beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Select rows of the batch by index or by a bool mask."""
         rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
         self.reorder_cache(rows)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the batch."""
         if self.lengths is not None:
             rows = torch.arange(len(self.lengths), device=self.lengths.device)
             self.reorder_cache(rows.repeat_interleave(repeats))

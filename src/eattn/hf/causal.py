@@ -1,4 +1,4 @@
-"""The causal language model, and what `generate` needs to know of it."""
+"""Causal language model and its support for `generate`."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from transformers.utils.generic import can_return_tuple
 from eattn.distributed import current_shard
 from eattn.hf.cache import ROLLBACK, EACache
 from eattn.hf.config import EAConfig
-from eattn.hf.inputs import COLLATOR, offsets_of
-from eattn.hf.model import EAModel, EAPreTrainedModel, not_a_number
+from eattn.hf.inputs import COLLATOR, offsets_from
+from eattn.hf.model import EAModel, EAPreTrainedModel, nan_weight
 
 MODES = (
     GenerationMode.GREEDY_SEARCH,
@@ -23,8 +23,15 @@ MODES = (
 
 
 class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
-    """Predicts the next token, and generates with a cache whose size does not grow with the text.
+    """Causal language model, which generates with a cache of constant size (for most mixers).
 
+    Parameters
+    ----------
+    config : EAConfig
+        Configuration; `causal` must be True or None.
+
+    Examples
+    --------
     >>> import torch
     >>> model = EAForCausalLM(EAConfig(vocab_size=99, hidden_size=16, num_hidden_layers=2)).eval()
     >>> out = model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]]))
@@ -58,15 +65,29 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [B, L, vocab_size]; with `labels` [B, L] the loss too, -100 being no label.
+        """Compute logits and, with `labels`, the loss.
 
-        Labels are shifted here. No token predicts the first one of another packed sequence.
-        Inside `eattn.distributed.sequence_parallel` they cannot be given: the label of a shard's
-        last token is on another rank.
+        Arguments that are not listed are those of `EAModel.forward`.
+
+        Parameters
+        ----------
+        labels : int Tensor, shape (B, L), optional
+            The same tokens as `input_ids`, as labels are shifted here; -100 for tokens that are not
+            predicted. The first token of a packed sequence is never predicted. Raises inside
+            `sequence_parallel`, where the label of a shard's last token is on another rank.
+        logits_to_keep : int or int Tensor, default 0
+            Compute logits only for this many last tokens, or for these indices; 0 for all.
+        **kwargs
+            Options of the loss function, such as `num_items_in_batch`.
+
+        Returns
+        -------
+        output : CausalLMOutputWithPast
+            `logits` have shape (B, L, vocab_size).
         """
         if labels is not None and current_shard() is not None:
             raise ValueError(
-                "labels cannot be given inside sequence_parallel, as the label of the last token is"
+                "labels cannot be used inside sequence_parallel, as the label of the last token is"
                 " on another rank: shift them before sharding and compute the loss from the logits"
             )
         outputs = self.model(
@@ -88,7 +109,7 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         if labels is not None:
             if attention_mask is None and past_key_values is None:
                 offsets = cu_seqlens if cu_seqlens is not None else kwargs.get(COLLATOR)
-                labels = _apart(labels, offsets_of(offsets, position_ids, len(labels)))
+                labels = _mask_starts(labels, offsets_from(offsets, position_ids, len(labels)))
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
@@ -109,10 +130,11 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
+        """Prepare the inputs of one decoding step, with padding moved to the left in the first."""
         if next_sequence_length is not None and next_sequence_length < 1:
             raise ValueError(
-                f"the cache has read {input_ids.shape[1] - next_sequence_length} tokens already and"
-                f" input_ids has {input_ids.shape[1]}: give at least one token after them"
+                f"the cache has read {input_ids.shape[1] - next_sequence_length} tokens and"
+                f" input_ids has {input_ids.shape[1]}: add at least one token that is not read yet"
             )
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
             input_ids,
@@ -128,7 +150,7 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         return inputs
 
     def _prepare_position_ids_for_generation(self, *args: Any) -> None:
-        """None: the model counts real tokens itself, which is right for padding on any side."""
+        """Return None: the model counts valid tokens itself, with padding on either side."""
 
     def _prepare_cache_for_generation(
         self,
@@ -142,74 +164,76 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         kind = generation_config.cache_implementation
         if kind not in (None, "dynamic"):
             raise ValueError(
-                f"cache_implementation must be left out, got {kind!r}: this model has a cache of"
-                " its own, which needs no room for tokens to come"
+                f"cache_implementation must be omitted, got {kind!r}: the model only works with"
+                " EACache, which it creates"
             )
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
             model_kwargs["past_key_values"] = EACache(len(self.model.layers))
 
     def _check_room(self, attention_mask: Tensor | None, length: int) -> None:
-        """That the last token to be read has a learned position; padding takes up none."""
+        """Check that there are enough learned positions; padding does not need any."""
         limit = self.config.max_position_embeddings
         if attention_mask is not None:
             length -= int((attention_mask == 0).sum(1).min())
         if limit is not None and length > limit:
             raise ValueError(
-                f"prompt and new tokens need {length} positions, and max_position_embeddings ="
-                f" {limit}; a model without positions (None) has no limit"
+                f"prompt and new tokens need {length} positions, but max_position_embeddings ="
+                f" {limit}; a model with None has no limit"
             )
 
     def _get_deprecated_gen_repo(self, generation_mode: GenerationMode, *args: Any) -> Any:
-        _check_mode(generation_mode)  # before the library offers to download one
+        _check_mode(generation_mode)  # before transformers suggests to download custom code
         return super()._get_deprecated_gen_repo(generation_mode, *args)
 
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
         processors = super()._get_logits_processor(*args, **kwargs)
-        processors.insert(0, _RefuseNaN(self))
+        processors.insert(0, _RaiseOnNaN(self))
         return processors
 
 
-class _RefuseNaN(LogitsProcessor):
-    """The largest of NaNs is token 0, without a word; this has one."""
+class _RaiseOnNaN(LogitsProcessor):
+    """Raise on NaN logits: argmax would silently return token 0."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if bool(scores.isnan().any()):
-            name = not_a_number(self.model)
-            why = f"the weight {name} holds NaN" if name else "no weight does: an overflow?"
-            raise ValueError(f"the model's logits are NaN; {why}")
+            name = nan_weight(self.model)
+            cause = f"the weight {name} contains NaN" if name else "probably due to an overflow"
+            raise ValueError(f"the logits of the model are NaN: {cause}")
         return scores
 
 
 def _check_mode(mode: GenerationMode) -> None:
     if mode == GenerationMode.ASSISTED_GENERATION:
-        raise ValueError(f"assisted generation does not work with EAForCausalLM: {ROLLBACK}")
+        raise ValueError(f"EAForCausalLM does not support assisted generation: {ROLLBACK}")
     if mode not in MODES:
         raise ValueError(
-            f"EAForCausalLM generates by {', '.join(known.value for known in MODES)},"
-            f" not by {mode.value}"
+            f"EAForCausalLM does not support {mode.value}:"
+            f" use {', '.join(known.value for known in MODES)}"
         )
 
 
-def _apart(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """Labels [B, L] without those that the last token of another sequence would predict."""
+def _mask_starts(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """Remove the labels [B, L] of first tokens, which another sequence would predict."""
     if cu_seqlens is None:
         return labels
     starts = cu_seqlens[:-1].long()
-    starts = starts[starts < labels.numel()]  # an empty sequence at the end starts there
+    starts = starts[starts < labels.numel()]  # an empty last sequence starts beyond the labels
     return labels.flatten().index_fill(0, starts.to(labels.device), -100).view(labels.shape)
 
 
 def _move_padding_left(inputs: dict[str, Any]) -> None:
-    """Put each row's tokens last, where the next one is predicted; the model skips padding."""
+    """Move padding to the left, so that the last column predicts the next token of each row."""
     tokens = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
     whole = inputs["attention_mask"]
     mask = whole[:, whole.shape[1] - tokens.shape[1] :] != 0
     empty = (~mask).all(1).nonzero().flatten().tolist()
     if empty:
-        raise ValueError(f"attention_mask leaves no token to go on from in row {empty[0]}")
+        raise ValueError(
+            f"attention_mask must have a valid token in every row, got none in row {empty[0]}"
+        )
     if bool(mask[:, -1].all()):
         return
     order = mask.long().argsort(dim=1, stable=True)

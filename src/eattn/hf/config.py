@@ -1,4 +1,4 @@
-"""What a model is made of, in the field names of BertConfig."""
+"""Configuration of the Hugging Face models, with the field names of BertConfig."""
 
 from typing import Any, Self
 
@@ -7,18 +7,58 @@ from transformers import PreTrainedConfig
 from eattn._checks import check_size
 from eattn.nn import TransformerConfig
 
-HEADS = 12  # of the mixers that have heads, or the next smaller number that divides hidden_size
+MAX_HEADS = 12  # the default is the largest divisor of hidden_size up to this
 
 
 class EAConfig(PreTrainedConfig):
-    """The default: Pre-LN, no positions and a short convolution, so that no length is too long.
+    """Configuration of the EA models.
 
-    `mixer` is any name that `eattn.nn.make_mixer` knows. A series (`ea-6`), a quadrature (`ea-q17`)
-    and the recurrences decode with a cache of constant size; exact EA (`ea`), `sa` and `aft` keep
-    every token. `max_position_embeddings` makes learned absolute positions, and is then the longest
-    text; None has none. `causal` None leaves it to the class: a causal language model is, a masked
-    one and a classifier are not.
+    The default has Pre-LN blocks, a short convolution and no positions, so texts may have any
+    length.
 
+    Parameters
+    ----------
+    vocab_size : int, default 30522
+        Number of tokens in the vocabulary.
+    hidden_size : int, default 768
+        Number of channels D.
+    num_hidden_layers : int, default 12
+        Number of blocks.
+    num_attention_heads : int, optional
+        Number of heads of mixers with heads; 12, or the next smaller divisor of `hidden_size`, by
+        default.
+    intermediate_size : int, optional
+        Hidden channels of the feed-forward network; 4 * hidden_size by default.
+    mixer : str, default "ea-6"
+        Any name that `eattn.nn.make_mixer` accepts. `ea-N`, `ea-qN`, linear attention and the
+        recurrences decode with a cache of constant size; `ea`, `sa` and `aft` keep every token.
+    short_conv : int or None, default 4
+        Width of the causal convolution before each mixer; None for no convolution.
+    norm : {"pre", "post"}, default "pre"
+        Layer norms before each branch, or after each residual addition as in BERT.
+    max_position_embeddings : int, optional
+        Number of learned absolute positions, which limits the length of a text; no positions by
+        default.
+    causal : bool, optional
+        Whether tokens attend only to earlier tokens. None leaves it to the model class: True for
+        `EAModel` and `EAForCausalLM`, False for the others.
+    hidden_dropout_prob : float, default 0.0
+        Dropout rate of embeddings and blocks.
+    classifier_dropout : float, optional
+        Dropout rate before the classifier; `hidden_dropout_prob` by default.
+    layer_norm_eps : float, default 1e-5
+        Epsilon of the layer norms.
+    initializer_range : float, default 0.02
+        Standard deviation of new embeddings and heads.
+    tie_word_embeddings : bool, default True
+        Share the weights of input and output embeddings.
+    use_cache : bool, default True
+        Return a cache from causal models in evaluation mode.
+    pad_token_id, bos_token_id, eos_token_id : int, optional
+        Special tokens.
+
+    Examples
+    --------
     >>> config = EAConfig(hidden_size=64)
     >>> config.intermediate_size, config.num_attention_heads, config.mixer
     (256, 8, 'ea-6')
@@ -30,17 +70,17 @@ class EAConfig(PreTrainedConfig):
     vocab_size: int = 30522
     hidden_size: int = 768
     num_hidden_layers: int = 12
-    num_attention_heads: int | None = None  # None: 12, or the next smaller divisor of hidden_size
-    intermediate_size: int | None = None  # None: 4 hidden_size
+    num_attention_heads: int | None = None
+    intermediate_size: int | None = None
     mixer: str = "ea-6"
-    short_conv: int | None = 4  # width of the convolution before each mixer; None: no such
-    norm: str = "pre"  # or "post", as BERT has it
+    short_conv: int | None = 4
+    norm: str = "pre"
     max_position_embeddings: int | None = None
     causal: bool | None = None
     hidden_dropout_prob: float = 0.0
-    classifier_dropout: float | None = None  # None: hidden_dropout_prob
+    classifier_dropout: float | None = None
     layer_norm_eps: float = 1e-5
-    initializer_range: float = 0.02  # of embeddings and heads
+    initializer_range: float = 0.02
     tie_word_embeddings: bool = True
     use_cache: bool = True
     pad_token_id: int | None = None
@@ -56,11 +96,11 @@ class EAConfig(PreTrainedConfig):
             self.intermediate_size = 4 * self.hidden_size
         if self.causal is not None and not isinstance(self.causal, bool):
             raise TypeError(f"causal must be a bool or None, got {type(self.causal).__name__}")
-        self.block(causal=True)  # which checks what there is to check
+        self.block(causal=True)  # checks the remaining fields
         super().__post_init__(**kwargs)
 
     def block(self, *, causal: bool) -> TransformerConfig:
-        """The same in the words of `eattn.nn`."""
+        """Return the configuration of the blocks."""
         return TransformerConfig(
             dim=self.hidden_size,
             depth=self.num_hidden_layers,
@@ -77,15 +117,16 @@ class EAConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        """Load a configuration, and raise if it belongs to a model of another type."""
         kind = config_dict.get("model_type", cls.model_type)
         if kind != cls.model_type:
             raise ValueError(
-                f"this is the configuration of a model of type {kind!r}, not {cls.model_type!r}:"
-                " load it with the class of its own, or with an Auto class"
+                f"the configuration is for a model of type {kind!r}, not {cls.model_type!r}:"
+                " load it with its own class or with an Auto class"
             )
         config: Self = super().from_dict(config_dict, **kwargs)
         return config
 
 
 def _divisor(hidden_size: int) -> int:
-    return next(heads for heads in range(HEADS, 0, -1) if hidden_size % heads == 0)
+    return next(heads for heads in range(MAX_HEADS, 0, -1) if hidden_size % heads == 0)

@@ -1,4 +1,4 @@
-"""What the models are given: checked, and brought to what `eattn.nn` takes."""
+"""Check the inputs of the models and convert them to masks, offsets and positions."""
 
 from typing import Any
 
@@ -7,31 +7,32 @@ from torch import Tensor
 
 from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
-from eattn.nn.base import tokens_before
+from eattn.nn.base import is_readable
+from eattn.nn.padding import packed_positions
 
-COLLATOR = "cu_seq_lens_q"  # what transformers' own collator for packed sequences calls offsets
+COLLATOR = "cu_seq_lens_q"  # name of the offsets in transformers' DataCollatorWithFlattening
 
 
 def check_ids(input_ids: Tensor, vocab_size: int) -> None:
-    """Tokens [B, L] of the vocabulary; their values are looked at where that costs no sync."""
+    """Check token ids [B, L]; their values are checked only on the CPU, to avoid a sync."""
     if input_ids.dim() != 2:
         raise ValueError(f"input_ids must be [B, L], got shape {tuple(input_ids.shape)}")
     if not input_ids.shape[1] and current_shard() is None:
-        raise ValueError("input_ids must have at least one token a row, got none: an empty prompt?")
-    if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or not input_ids.numel():
+        raise ValueError("input_ids must have at least one token per row, got an empty prompt")
+    if not is_readable(input_ids):
         return
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= vocab_size:
         raise ValueError(
             f"input_ids must be from 0 to {vocab_size - 1}, as vocab_size = {vocab_size},"
-            f" got {low if low < 0 else high}: is the tokenizer that of this model?"
+            f" got {low if low < 0 else high}: use the tokenizer of this model"
         )
 
 
-def key_mask_of(attention_mask: Tensor | None, x: Tensor, seen: int) -> Tensor | None:
-    """The columns of x [B, L, D] as a bool mask, None if all are tokens.
+def key_mask_from(attention_mask: Tensor | None, x: Tensor, seen: int) -> Tensor | None:
+    """Return the mask of x [B, L, D] as bool [B, L], or None if all tokens are known to be valid.
 
-    The mask may be that of x or of everything so far, as `generate` has it.
+    `attention_mask` covers x, or x and the `seen` tokens in the cache, as in `generate`.
     """
     if attention_mask is None:
         return None
@@ -44,36 +45,37 @@ def key_mask_of(attention_mask: Tensor | None, x: Tensor, seen: int) -> Tensor |
             f" got shape {shape}"
         )
     mask = attention_mask[:, attention_mask.shape[1] - L :].to(x.device) != 0
-    looking_is_free = not torch.compiler.is_compiling() and mask.device.type == "cpu"
-    return None if looking_is_free and bool(mask.all()) else mask
+    return None if is_readable(mask) and bool(mask.all()) else mask
 
 
 def check_cache(cache: Any, layers: int, rows: int) -> EACache:
+    """Return `cache` after checking that it fits the model and the batch."""
     if not isinstance(cache, EACache):
         raise TypeError(
             f"past_key_values must be an eattn.hf.EACache, got {type(cache).__name__};"
-            " leave it out and the model makes one"
+            " omit it to let the model create one"
         )
     if len(cache.layers) != layers:
         raise ValueError(
-            f"past_key_values must have a layer for each of {layers}, got {len(cache.layers)}"
+            f"past_key_values must have {layers} layers like the model, got {len(cache.layers)}"
         )
     if cache.lengths is not None and cache.lengths.shape[0] != rows:
         raise ValueError(
-            f"past_key_values holds {len(cache.lengths)} rows, and these inputs have {rows};"
-            " batch_repeat_interleave or batch_select_indices makes them fit"
+            f"past_key_values must have {rows} rows like the inputs, got {len(cache.lengths)}:"
+            " use batch_repeat_interleave or batch_select_indices"
         )
     return cache
 
 
-def offsets_of(cu_seqlens: Tensor | None, position_ids: Tensor | None, B: int) -> Tensor | None:
-    """Offsets of packed sequences in rows laid end to end, from their positions if not given.
+def offsets_from(cu_seqlens: Tensor | None, position_ids: Tensor | None, B: int) -> Tensor | None:
+    """Return `cu_seqlens`, or the offsets of packed sequences that `position_ids` imply.
 
-    Wherever a position does not follow the one before, a sequence begins. None: one per row.
+    A sequence begins wherever a position is not the previous one plus 1. The offsets apply to all
+    rows concatenated. None means that every row is a single sequence.
     """
     if cu_seqlens is not None:
         if B != 1:
-            raise ValueError(f"cu_seqlens needs all sequences in one row, got {B} rows")
+            raise ValueError(f"cu_seqlens needs all sequences packed in one row, got {B} rows")
         return cu_seqlens
     if position_ids is None or position_ids.shape[1] < 2:
         return None
@@ -86,22 +88,23 @@ def offsets_of(cu_seqlens: Tensor | None, position_ids: Tensor | None, B: int) -
     return torch.cat([at, at.new_tensor([starts.numel()])]).to(torch.int32)
 
 
-def positions_of(
+def positions_from(
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
     cache: EACache | None,
     x: Tensor,
-    begun: int = 0,
+    before: int = 0,
 ) -> Tensor:
-    """Where each token stands among the real tokens of its own sequence, [B, L].
+    """Return the position [B, L] of each token among the valid tokens of its sequence.
 
-    The first sequence, or every row if they are not packed, has `begun` so many tokens before.
+    The first packed sequence, or every row if nothing is packed, has `before` tokens on earlier
+    ranks.
     """
     L = x.shape[1]
     if cu_seqlens is not None:
-        return tokens_before(L, cu_seqlens, begun).unsqueeze(0)
+        return packed_positions(L, cu_seqlens, before).unsqueeze(0)
     if key_mask is None:
-        position = begun + torch.arange(L, device=x.device).unsqueeze(0)
+        position = before + torch.arange(L, device=x.device).unsqueeze(0)
     else:
         position = (key_mask.cumsum(1) - 1).clamp(min=0)
     if cache is None or cache.lengths is None:

@@ -1,4 +1,4 @@
-"""The model without a head: embeddings, blocks of `eattn.nn`, and the last norm."""
+"""The model without a head: embeddings, blocks of `eattn.nn` and a layer norm."""
 
 import copy
 from typing import Any
@@ -18,18 +18,19 @@ from eattn.hf.inputs import (
     COLLATOR,
     check_cache,
     check_ids,
-    key_mask_of,
-    offsets_of,
-    positions_of,
+    key_mask_from,
+    offsets_from,
+    positions_from,
 )
 from eattn.nn import TransformerBlock
+from eattn.nn.base import is_readable
 
-# What the first block gets, which tokens are real, offsets of packed sequences, what was before.
+# Input of the first block, key_mask, cu_seqlens, cache
 Prepared = tuple[Tensor, Tensor | None, Tensor | None, EACache | None]
 
 
 class EALayer(GradientCheckpointingLayer, TransformerBlock):
-    """A block of `eattn.nn` that keeps its state in a layer of the cache."""
+    """A Transformer block that keeps its state in a layer of the cache."""
 
     def forward(  # type: ignore[override]
         self,
@@ -52,7 +53,13 @@ class EALayer(GradientCheckpointingLayer, TransformerBlock):
 
 
 class EAPreTrainedModel(PreTrainedModel):
-    """What all models share: how weights begin, and what the library may do with them."""
+    """Base class of the models: weight initialisation and the options that `transformers` reads.
+
+    Parameters
+    ----------
+    config : EAConfig
+        Configuration.
+    """
 
     config: EAConfig
     config_class = EAConfig
@@ -60,13 +67,13 @@ class EAPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("EALayer",)
     _skip_keys_device_placement = ("past_key_values",)
-    _is_stateful = True  # a state cannot be rolled back
-    _causal = True  # where the config leaves it open
+    _is_stateful = True  # the cache cannot remove tokens
+    _causal = True  # default of config.causal
 
     def __init__(self, config: EAConfig, *args: Any, **kwargs: Any) -> None:
         if not isinstance(config, EAConfig):
             raise TypeError(f"config must be an EAConfig, got {type(config).__name__}")
-        if config.causal is None:  # so that what is saved says what it is
+        if config.causal is None:  # set it, so that a saved model has a definite value
             config = copy.deepcopy(config)
             config.causal = self._causal
         super().__init__(config, *args, **kwargs)
@@ -76,27 +83,42 @@ class EAPreTrainedModel(PreTrainedModel):
         if not isinstance(module, EALayer):
             super()._init_weights(module)
             return
-        # Blocks begin as those of eattn.nn do; what was loaded stays.
+        # Initialise blocks as in eattn.nn; init.copy_ keeps weights that were loaded.
         fresh = TransformerBlock(module.config).state_dict()
         for name, tensor in module.state_dict(keep_vars=True).items():
             init.copy_(tensor, fresh[name].to(tensor.device, tensor.dtype))
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        # Custom code is taken not to look at what was loaded, and has whole layers left out; `init`
-        # does look.
+        # By default, transformers skips entire layers of custom code if any weight was loaded. Ours
+        # uses `init`, which skips loaded weights one by one.
         super()._initialize_weights(module)
 
     @classmethod
     def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model, and raise if its weights contain NaN."""
         loaded = super().from_pretrained(name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if (name := not_a_number(model)) is not None:
-            raise ValueError(f"{name_or_path}: the weight {name} holds NaN; training diverged?")
+        if (name := nan_weight(model)) is not None:
+            raise ValueError(
+                f"{name_or_path}: the weight {name} contains NaN; training probably diverged"
+            )
         return loaded
 
 
 class EAModel(EAPreTrainedModel):
-    """Tokens -> hidden states [B, L, hidden_size], of `config.mixer`, causal or not."""
+    """Language model without a head, tokens [B, L] -> hidden states [B, L, hidden_size].
+
+    Parameters
+    ----------
+    config : EAConfig
+        Configuration.
+
+    Examples
+    --------
+    >>> model = EAModel(EAConfig(vocab_size=99, hidden_size=16, num_hidden_layers=2))
+    >>> model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape
+    torch.Size([1, 3, 16])
+    """
 
     def __init__(self, config: EAConfig) -> None:
         super().__init__(config)
@@ -108,7 +130,7 @@ class EAModel(EAPreTrainedModel):
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(EALayer(block) for _ in range(config.num_hidden_layers))
-        # Pre-LN norms what the last block gives, Post-LN, as BERT does, what the first one gets.
+        # Applied after the last block with Pre-LN, before the first one with Post-LN as in BERT.
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -132,11 +154,35 @@ class EAModel(EAPreTrainedModel):
         cu_seqlens: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """`attention_mask` [B, L] is 0 for padding, wherever it is; nothing is read there.
+        """Compute hidden states.
 
-        Sequences packed in one row are told apart by `cu_seqlens` [n + 1], or by `position_ids`
-        that start again. `past_key_values` holds the tokens before these, and is updated.
-        Inside `eattn.distributed.sequence_parallel` these tokens are this rank's shard.
+        Inside `eattn.distributed.sequence_parallel`, the tokens are this rank's shard.
+
+        Parameters
+        ----------
+        input_ids : int Tensor, shape (B, L), optional
+            Tokens. Give either these or `inputs_embeds`.
+        attention_mask : Tensor, shape (B, L) or (B, seen + L), optional
+            0 for padding, which may be anywhere and is never read; 1 for tokens.
+        position_ids : int Tensor, shape (B, L), optional
+            Positions. Where they restart, a new packed sequence begins.
+        past_key_values : EACache, optional
+            Cache of the tokens before, which is updated in place.
+        inputs_embeds : Tensor, shape (B, L, hidden_size), optional
+            Embedded tokens.
+        use_cache : bool, optional
+            Return a cache; `config.use_cache` in evaluation mode by default.
+        output_hidden_states : bool, optional
+            Return the inputs of all blocks and the last hidden state.
+        cu_seqlens : int32 Tensor, shape (n + 1,), optional
+            Offsets of sequences packed in one row. Cannot be combined with `attention_mask` or
+            `past_key_values`.
+        **kwargs
+            `cu_seq_lens_q` is read as `cu_seqlens`; others are ignored.
+
+        Returns
+        -------
+        output : BaseModelOutputWithPast
         """
 
         def prepare() -> Prepared:
@@ -174,17 +220,17 @@ class EAModel(EAPreTrainedModel):
             if attention_mask is not None or past_key_values is not None:
                 raise ValueError(
                     "attention_mask and past_key_values cannot be used inside sequence_parallel:"
-                    " pack sequences with cu_seqlens"
+                    " pack sequences with cu_seqlens instead"
                 )
             use_cache = False
         cache = self._cache(past_key_values, use_cache, x)
-        key_mask = key_mask_of(attention_mask, x, 0 if cache is None else cache.seen)
+        key_mask = key_mask_from(attention_mask, x, 0 if cache is None else cache.seen)
         if cu_seqlens is not None and (attention_mask is not None or past_key_values is not None):
             raise ValueError("cu_seqlens cannot be combined with attention_mask or past_key_values")
         if cu_seqlens is not None or (attention_mask is None and past_key_values is None):
-            cu_seqlens = offsets_of(cu_seqlens, position_ids, x.shape[0])
+            cu_seqlens = offsets_from(cu_seqlens, position_ids, x.shape[0])
             cache = None if cu_seqlens is not None else cache
-        x = self._begin(x, position_ids, key_mask, cu_seqlens, cache)
+        x = self._add_positions(x, position_ids, key_mask, cu_seqlens, cache)
         return x, key_mask, cu_seqlens, cache
 
     def _blocks(
@@ -195,12 +241,12 @@ class EAModel(EAPreTrainedModel):
         cache: EACache | None,
         keep: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """What the last block gives and, if they are to be kept, what each one gets."""
+        """Return the last hidden state and, if `keep` is set, all hidden states."""
         shape, every = x.shape, []
         for i, layer in enumerate(self.layers):
             every.append(x)
             if cu_seqlens is not None:
-                x = x.reshape(1, -1, shape[2])  # rows end to end: each begins a sequence
+                x = x.reshape(1, -1, shape[2])  # concatenate the rows; each begins a sequence
             kept = None if cache is None else cache.layers[i]
             x = layer(x, key_mask=key_mask, cu_seqlens=cu_seqlens, past_key_values=kept)
             if cu_seqlens is not None:
@@ -211,7 +257,7 @@ class EAModel(EAPreTrainedModel):
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+            raise ValueError("pass exactly one of input_ids and inputs_embeds")
         if input_ids is not None:
             check_ids(input_ids, self.embed_tokens.weight.shape[0])
             x: Tensor = self.embed_tokens(input_ids)
@@ -229,7 +275,7 @@ class EAModel(EAPreTrainedModel):
             use_cache = self.config.use_cache and not self.training
         if given is not None:
             if not self.config.causal:
-                raise ValueError("past_key_values needs a causal model: EAConfig(causal=True)")
+                raise ValueError("past_key_values needs a causal model: use EAConfig(causal=True)")
             return check_cache(given, len(self.layers), x.shape[0])
         if (
             not use_cache
@@ -239,7 +285,7 @@ class EAModel(EAPreTrainedModel):
             return None
         return EACache(len(self.layers))
 
-    def _begin(
+    def _add_positions(
         self,
         x: Tensor,
         position_ids: Tensor | None,
@@ -247,12 +293,12 @@ class EAModel(EAPreTrainedModel):
         cu_seqlens: Tensor | None,
         cache: EACache | None,
     ) -> Tensor:
-        """What the first block gets."""
+        """Return the input of the first block."""
         if self.embed_positions is not None:
             if position_ids is None:
                 shard = current_shard()
-                begun = 0 if shard is None else shard.before
-                position_ids = positions_of(key_mask, cu_seqlens, cache, x, begun)
+                before = 0 if shard is None else shard.before
+                position_ids = positions_from(key_mask, cu_seqlens, cache, x, before)
             self._check_positions(position_ids)
             x = x + self.embed_positions(position_ids)
         if self.config.norm == "post":
@@ -261,19 +307,18 @@ class EAModel(EAPreTrainedModel):
         return y
 
     def _check_positions(self, position_ids: Tensor) -> None:
-        on_cpu = position_ids.device.type == "cpu"
-        if torch.compiler.is_compiling() or not on_cpu or not position_ids.numel():
+        limit = self.config.max_position_embeddings
+        if limit is None or not is_readable(position_ids):
             return
-        limit, last = self.config.max_position_embeddings, int(position_ids.max())
-        if limit is not None and last >= limit:
+        if (last := int(position_ids.max())) >= limit:
             raise ValueError(
                 f"the text is too long: token {last + 1} has no learned position, as"
-                f" max_position_embeddings = {limit}; a model without positions (None) has no limit"
+                f" max_position_embeddings = {limit}; a model with None has no limit"
             )
 
 
-def not_a_number(model: nn.Module) -> str | None:
-    """The name of the first weight that holds NaN."""
+def nan_weight(model: nn.Module) -> str | None:
+    """Return the name of the first weight that contains NaN, or None."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and tensor.device.type != "meta" and tensor.isnan().any():
             return name

@@ -1,12 +1,12 @@
-"""A language model as a folder: what `save_pretrained` writes, and how it came about.
+"""A language model as a directory: train into it, save, load.
 
-While it is being trained the folder holds `checkpoint`, from which the same command goes on.
+It holds the files of `save_pretrained` and `training.json`, the history of the training. During the
+training it holds only `checkpoint`, from which the same command resumes.
 """
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -17,91 +17,123 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from eattn._io import sync, write_json
-from eattn.data.text import Text
+from eattn._io import replace_directory, write_json
+from eattn.data.text import Text, load_text
 from eattn.hf import EAForCausalLM
-from eattn.lm.settings import Settings
-from eattn.lm.training import Learnt, make_tokenizer
-from eattn.train import Checkpoint, CheckpointError
+from eattn.lm.training import LMConfig, TrainedLM, train_lm
+from eattn.train import CheckpointError, torchrun
+from eattn.train.identity import check_resumable
 
 CHECKPOINT, HISTORY, CONFIG = "checkpoint", "training.json", "config.json"
-SETTINGS, TOKENIZER, FRESH = "settings.json", "tokenizer", "model"
+RUN, TOKENIZER = "run.json", "tokenizer"  # in the checkpoint
 PARTS = (CONFIG, "generation_config.json", "model*.safetensors*", HISTORY, "tokenizer*.json")
+CHECKPOINT_SECONDS = 30.0
+
+
+def train_to_dir(
+    files: Sequence[Path],
+    out: Path,
+    config: LMConfig,
+    *,
+    force: bool = False,
+    fsdp: bool = False,
+    sequence_parallel: int = 1,
+    device: str = "auto",
+    tensorboard: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> tuple[TrainedLM, Text] | None:
+    """Train a language model on files and save it; an interrupted run is resumed.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Files or folders; empty: Python's standard library.
+    out : Path
+        Directory to write, which all processes must see.
+    config : LMConfig
+    force : bool, default False
+        Overwrite another model or run.
+    fsdp, sequence_parallel
+        As in `eattn.train.torchrun`.
+    device, tensorboard, progress
+        As in `eattn.train.TrainConfig` and `eattn.train.train`.
+
+    Returns
+    -------
+    tuple of TrainedLM and Text, or None on all ranks but the first
+    """
+    check_free(out, force=force)
+    with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+        text = load_text(files)
+        processes.on_first_rank(lambda: start(out, text, config, force=force))
+        checkpoint = out / CHECKPOINT
+        trained = train_lm(
+            text,
+            config,
+            tokenizer=PreTrainedTokenizerFast.from_pretrained(checkpoint / TOKENIZER),
+            progress=progress,
+            device=device,
+            tensorboard=tensorboard,
+            checkpoint=checkpoint,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+        )
+        processes.on_first_rank(lambda: save(trained, out, text, config))
+        return (trained, text) if processes.first else None
 
 
 def check_free(out: Path, *, force: bool) -> None:
-    """That a model may be written there: before a long training, so that it is not for nothing."""
+    """Raise if a model must not be written to `out`, before a long training."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {out}")
     held = sorted(path.name for path in out.iterdir()) if out.exists() else []
-    if other := [name for name in held if name != CHECKPOINT and not _is_part(name)]:
+    parts = (CHECKPOINT, *PARTS)
+    other = [name for name in held if not any(fnmatch(name, part) for part in parts)]
+    if other:
         raise ValueError(f"{out} holds {other[0]}, which is no part of a model: choose another")
     if CONFIG in held and not force:
         raise ValueError(f"{out} holds a model already: --force overwrites it")
 
 
-def goes_on(out: Path, text: Text, settings: Settings, *, force: bool) -> bool:
-    """Whether a checkpoint there is of this very run; one of another is refused without `force`."""
-    path = out / CHECKPOINT / SETTINGS
-    if not path.exists():
-        return False
-    try:
-        Checkpoint.check(path, {"run": _read(path)}, {"run": _deciding(text, settings)})
-    except CheckpointError as error:
-        if not force:
-            raise ValueError(f"{error}; --force starts anew") from None
-        return False
-    return True
+def start(out: Path, text: Text, config: LMConfig, *, force: bool) -> None:
+    """Make the checkpoint of a new run, with its tokenizer, or keep that of the same run.
 
-
-def begin(out: Path, text: Text, settings: Settings) -> None:
-    """Make the checkpoint folder of a run, with its tokenizer, in the place of any other."""
-    folder = out / CHECKPOINT
-    _remove(folder)
-    folder.mkdir(parents=True)
-    make_tokenizer(text, settings).save_pretrained(folder / TOKENIZER)
-    write_json(folder / SETTINGS, _deciding(text, settings))  # last: without it nothing was begun
-
-
-def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a run that was begun."""
-    return PreTrainedTokenizerFast.from_pretrained(folder / TOKENIZER)
-
-
-def save(learnt: Learnt, out: Path, text: Text, settings: Settings) -> None:
-    """Write the model, its tokenizer and its history; a checkpoint there has served its time.
-
-    All is written beside and then moved: a kill leaves the old model, or a checkpoint that has
-    only this left to do.
+    The checkpoint of another run raises, or is replaced with `force`.
     """
-    fresh = out / CHECKPOINT / FRESH
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    with _quiet():
-        learnt.model.save_pretrained(fresh)
-    learnt.tokenizer.save_pretrained(fresh)
-    points = [asdict(point) for point in learnt.points]
-    held_out = [document.name for document in text.held_out]
-    about = {"settings": _deciding(text, settings), "held_out": held_out, "points": points}
-    write_json(fresh / HISTORY, about)
-    for path in fresh.iterdir():
-        sync(path)
-    for old in [path for path in out.iterdir() if _is_part(path.name)]:
-        old.unlink()
-    for path in sorted(fresh.iterdir(), key=lambda path: path.name == CONFIG):  # it comes last
-        os.replace(path, out / path.name)
-    sync(out)
-    _remove(out / CHECKPOINT)
+    folder = out / CHECKPOINT
+    if (folder / RUN).exists():
+        try:
+            check_resumable(folder / RUN, _read(folder / RUN), _describe(text, config))
+            return
+        except CheckpointError as error:
+            if not force:
+                raise ValueError(f"{error}; --force starts again") from None
+    with replace_directory(folder) as fresh:
+        config.make_tokenizer(text).save_pretrained(fresh / TOKENIZER)
+        write_json(fresh / RUN, _describe(text, config))
+
+
+def save(trained: TrainedLM, out: Path, text: Text, config: LMConfig) -> None:
+    """Write the model, its tokenizer and its history in place of what `out` holds."""
+    about = {
+        "config": _describe(text, config)["configuration"],
+        "validation": [document.name for document in text.validation],
+        "points": [asdict(point) for point in trained.points],
+    }
+    with replace_directory(out) as fresh:
+        with _quiet():
+            trained.model.save_pretrained(fresh)
+        trained.tokenizer.save_pretrained(fresh)
+        write_json(fresh / HISTORY, about)
 
 
 def load(folder: Path) -> tuple[EAForCausalLM, Any]:
-    """A saved model and its tokenizer, which must fit each other."""
+    """Load a saved model and its tokenizer; raise ValueError unless both are complete."""
     if not folder.is_dir():
-        what = "got a file" if folder.exists() else "there is none"
+        what = "got a file" if folder.exists() else "it does not exist"
         raise ValueError(f"{folder} must be the folder of a saved model, {what}")
     if not (folder / CONFIG).is_file():
-        begun = (folder / CHECKPOINT).is_dir()
-        why = "it is still being trained" if begun else f"it has no {CONFIG}"
+        training = (folder / CHECKPOINT).is_dir()
+        why = "it is still being trained" if training else f"it has no {CONFIG}"
         raise ValueError(f"{folder} holds no saved model: {why}")
     kind = _read(folder / CONFIG).get("model_type")
     if kind != EAForCausalLM.config_class.model_type:
@@ -109,12 +141,16 @@ def load(folder: Path) -> tuple[EAForCausalLM, Any]:
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(f"{folder} holds no tokenizer: it has no tokenizer.json")
     model = load_model(folder)
-    return model, fitting_tokenizer(folder, model)
+    return model, load_tokenizer(folder, model)
 
 
-def fitting_tokenizer(folder: Path, model: EAForCausalLM) -> Any:
-    """The tokenizer that was saved with a model."""
-    tokenizer = _load_tokenizer(folder)
+def load_tokenizer(folder: Path, model: EAForCausalLM) -> Any:
+    """Load the tokenizer that was saved with a model."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # damaged files raise errors of many types
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{folder}: the tokenizer is damaged: {reason}") from None
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model vocab_size ="
@@ -124,38 +160,30 @@ def fitting_tokenizer(folder: Path, model: EAForCausalLM) -> Any:
 
 
 def load_model(folder: Path) -> EAForCausalLM:
-    """With all weights from its file, and no other: the library would make up what is not there."""
+    """Load a model; raise if its weights do not match, where transformers would only warn."""
     options: Any = dict(local_files_only=True, output_loading_info=True)
     try:
         with _quiet():
-            model, told = AutoModelForCausalLM.from_pretrained(
+            model, info = AutoModelForCausalLM.from_pretrained(
                 folder, ignore_mismatched_sizes=True, **options
             )
     except SafetensorError as error:
         raise ValueError(f"{folder}: the file with the weights is damaged: {error}") from None
-    for name, held, wanted in sorted(told["mismatched_keys"]):
+    for name, held, wanted in sorted(info["mismatched_keys"]):
         raise ValueError(
             f"{folder}: the weight {name} is {list(held)} and by {CONFIG} {list(wanted)}:"
             " they do not belong together"
         )
-    for name in sorted(told["missing_keys"]):
+    for name in sorted(info["missing_keys"]):
         raise ValueError(f"{folder}: the weight {name} is missing, which {CONFIG} asks for")
-    for name in sorted(told["unexpected_keys"]):
+    for name in sorted(info["unexpected_keys"]):
         raise ValueError(f"{folder}: there is a weight {name}, which {CONFIG} does not ask for")
     return model
 
 
-def _load_tokenizer(folder: Path) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # of any kind, from JSON to Rust
-        why = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{folder}: the tokenizer is damaged: {why}") from None
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's own progress bars and reports."""
+    """Disable the progress bars and reports of transformers."""
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -167,20 +195,8 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _remove(folder: Path) -> None:
-    """A checkpoint folder; what a kill leaves of it is no run to go on with."""
-    if folder.exists():
-        (folder / SETTINGS).unlink(missing_ok=True)
-        shutil.rmtree(folder)
-
-
-def _is_part(name: str) -> bool:
-    return any(fnmatch(name, part) for part in PARTS)
-
-
-def _deciding(text: Text, settings: Settings) -> dict[str, Any]:
-    """All that decides what a run gives."""
-    return asdict(settings) | {"text": text.fingerprint}
+def _describe(text: Text, config: LMConfig) -> dict[str, dict[str, Any]]:
+    return {"configuration": asdict(config) | {"text": text.fingerprint}}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""Text as tokens: bytes, or pairs of them merged again and again (BPE); and back, as it comes.
+"""Tokenizers: bytes or byte-pair encoding (BPE), and decoding of tokens as they come.
 
-Both are tokenizers of `tokenizers`, whose tokens spell bytes in GPT-2's alphabet: bytes are a BPE
-without merges. Token 256 is the end of a text in both.
+Both are byte-level BPEs of the package `tokenizers` in GPT-2's alphabet; bytes are a BPE without
+merges. Token 256 ends a text in both.
 """
 
 import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,12 @@ except ImportError as error:
 
 END = "<|endoftext|>"
 BYTES = 256
-AT_ONCE = 64  # documents that are encoded side by side
+ENCODE_BATCH = 64  # documents
 
 
 @cache
 def alphabet() -> dict[str, int]:
-    """GPT-2's character for each byte: itself if it can be seen, else one from 256 on.
+    """Return the byte of each character of GPT-2's alphabet: itself if printable, else 256 on.
 
     >>> alphabet()["A"], alphabet()["Ġ"]
     (65, 32)
@@ -46,7 +46,7 @@ def alphabet() -> dict[str, int]:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Token n is byte n.
+    """Return a tokenizer whose token n is byte n.
 
     >>> byte_tokenizer()("añ")["input_ids"]
     [97, 195, 177]
@@ -57,14 +57,14 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def train_bpe(documents: Sequence[Document], vocab: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of `vocab` tokens: all bytes, the end of a text, and the commonest merges."""
+    """Train a tokenizer of `vocab` tokens: all bytes, the end of a text, and merges."""
     if vocab <= BYTES + 1:
         raise ValueError(
-            f"vocab must be above {BYTES + 1}, as all bytes and the end are tokens, got {vocab}"
+            f"vocab must be above {BYTES + 1}, the number of bytes and the end, got {vocab}"
         )
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # Not the trainer's own special tokens: they would come before the bytes.
+    # No special tokens of the trainer: they would come before the bytes.
     trainer = BpeTrainer(
         vocab_size=vocab - 1, initial_alphabet=list(alphabet()), show_progress=False
     )
@@ -75,21 +75,21 @@ def train_bpe(documents: Sequence[Document], vocab: int) -> PreTrainedTokenizerF
 def encode(
     tokenizer: PreTrainedTokenizerFast, documents: Sequence[Document]
 ) -> Iterator[NDArray[np.int64]]:
-    """The tokens of each document."""
-    if len(tokenizer) == BYTES + 1:  # bytes, which need not be UTF-8
+    """Yield the tokens of each document."""
+    if len(tokenizer) == BYTES + 1:  # bytes, which may be no UTF-8
         for document in documents:
             yield np.frombuffer(document.content, np.uint8).astype(np.int64)
         return
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    plain.encode_special_tokens = True  # a text may spell them: there they are not special
-    for at in range(0, len(documents), AT_ONCE):
-        texts = [_decoded(document) for document in documents[at : at + AT_ONCE]]
+    plain.encode_special_tokens = True  # their names in a text are plain text
+    for at in range(0, len(documents), ENCODE_BATCH):
+        texts = [_decoded(document) for document in documents[at : at + ENCODE_BATCH]]
         for encoded in plain.encode_batch(texts, add_special_tokens=False):
             yield np.array(encoded.ids, np.int64)
 
 
 def spelling(tokenizer: PreTrainedTokenizerFast) -> list[bytes] | None:
-    """The bytes of every token, none for special ones; None if tokens do not spell bytes."""
+    """Return the bytes of every token, empty for special ones; None if it is not byte-level."""
     if not isinstance(getattr(tokenizer.backend_tokenizer, "decoder", None), decoders.ByteLevel):
         return None
     special = set(tokenizer.all_special_tokens)
@@ -97,51 +97,22 @@ def spelling(tokenizer: PreTrainedTokenizerFast) -> list[bytes] | None:
     return [b"" if name in special else _spelled(name) for name in names]
 
 
-class Writer(Protocol):
-    """Makes text of tokens as they come."""
-
-    def write(self, token: int) -> str:
-        """What can be read of it by now; it may take more tokens to make a character."""
-        ...
-
-    def rest(self) -> str:
-        """What is left at the end."""
-        ...
-
-
-def writer(tokenizer: Any) -> Writer:
-    """One for this tokenizer."""
+def decode(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
+    """Yield the text of tokens as they come, in whole characters."""
     spelled = spelling(tokenizer)
-    return _Decoding(tokenizer) if spelled is None else _Spelling(spelled)
-
-
-class _Spelling:
-    """Bytes of tokens, decoded as UTF-8 whenever a character is whole."""
-
-    def __init__(self, spelled: list[bytes]) -> None:
-        self.spelled = spelled
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def write(self, token: int) -> str:
-        # A model may have room for more tokens than there are.
-        return self.decoder.decode(self.spelled[token] if token < len(self.spelled) else b"")
-
-    def rest(self) -> str:
-        return self.decoder.decode(b"", final=True)
-
-
-class _Decoding:
-    """Of any other tokenizer, as the library does it."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer.backend_tokenizer
-        self.stream = decoders.DecodeStream(skip_special_tokens=True)
-
-    def write(self, token: int) -> str:
-        return self.stream.step(self.tokenizer, token) or ""
-
-    def rest(self) -> str:
-        return ""
+    if spelled is None:  # not a byte-level tokenizer
+        stream = decoders.DecodeStream(skip_special_tokens=True)
+        for token in tokens:
+            if text := stream.step(tokenizer.backend_tokenizer, token):
+                yield text
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in tokens:
+        # A model may have more tokens than its tokenizer.
+        if text := decoder.decode(spelled[token] if token < len(spelled) else b""):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
 
 
 def _finished(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
@@ -153,7 +124,7 @@ def _finished(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def _with_bytes_first(trained: Tokenizer) -> Tokenizer:
-    """The same tokenizer, with the tokens 0 to 255 for bytes, 256 for the end, and then merges."""
+    """Renumber tokens: 0 to 255 for bytes, 256 for the end, then merges."""
     model = json.loads(trained.to_str())["model"]
     names = sorted(model["vocab"], key=model["vocab"].__getitem__)
     merged = [name for name in names if name not in alphabet()]
@@ -168,7 +139,7 @@ def _spelled(name: str) -> bytes:
     known = alphabet()
     if known.keys() >= set(name):
         return bytes(known[letter] for letter in name)
-    return name.encode()  # one that was added as it is
+    return name.encode()  # an added token
 
 
 def _decoded(document: Document) -> str:

@@ -1,4 +1,4 @@
-"""Whole models for series: one label for each, or the values that come next."""
+"""Time-series models: a sequence classifier and an autoregressive forecaster."""
 
 from eattn.models.classifier import SequenceClassifier
 from eattn.models.forecaster import Forecaster, ForecasterState

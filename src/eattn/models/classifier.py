@@ -1,4 +1,4 @@
-"""A label for a series, from an encoder that sees all of it at once (Table 3)."""
+"""Classifier of time series: encoder, pooling and linear head (Table 3)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,33 +10,46 @@ from torch import Tensor, nn
 
 from eattn._checks import check_size
 from eattn.distributed.context import check_not_sharded
-from eattn.models.series_embedding import (
-    SeriesEmbedding,
-    in_patches,
-    last_valid,
-    to_front,
-)
+from eattn.models.series_embedding import SeriesEmbedding, in_patches, to_front
 from eattn.nn.block import TransformerConfig, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder
+from eattn.nn.padding import last_valid, mean_valid, zero_masked
 
 POOLINGS = ("mean", "max", "last", "flatten")
 
 
 class SequenceClassifier(nn.Module):
-    """logits = head(pool(encoder(embed(x)))): x [B, L, channels] -> [B, classes].
+    """logits = head(pool(encoder(embed(x)))), x [B, L, channels] -> [B, classes].
 
-    `pooling` makes one vector of the tokens: their mean, their largest value per channel, the last
-    one, or "flatten", all of them side by side as Time-Series-Library does, for series of up to
-    `max_len` samples. `patch` consecutive samples make one token. `embed` is "linear", or "conv"
-    over three neighbours (0 beyond the ends, where that library wraps around). `calendar` names
-    fields of the sampling times to embed. `positions` are learned, for `max_len` samples or 512
-    tokens. The config, its fields by keyword, or both (keywords win) say the rest; causal=True is
-    allowed, though a label need not wait for later tokens.
+    Masked samples have no effect, wherever they are. The logits of a row without valid samples are
+    the bias of the head.
 
-    A masked sample is none: a row gives what it gives without it, wherever the padding is. A row
-    without any gives the head's bias.
+    Parameters
+    ----------
+    channels : int
+        Number of channels C of the series.
+    classes : int
+        Number of classes.
+    config : TransformerConfig, optional
+        Configuration of the encoder; the default one if omitted. `max_len` counts samples.
+    pooling : {"mean", "max", "last", "flatten"}, default "mean"
+        Mean or maximum over the tokens, the last token, or all tokens concatenated. "flatten"
+        requires `max_len`, as in Time-Series-Library.
+    embed : {"linear", "conv"}, default "linear"
+        Embedding of the values: a linear map, or a convolution of width 3 that is zero-padded
+        (Time-Series-Library pads circularly).
+    calendar : sequence of str, optional
+        Names of the calendar fields to embed; see `calendar_fields`.
+    positions : bool, default True
+        Learn positional embeddings, for `max_len` samples or, by default, 512 tokens.
+    patch : int, default 1
+        Number of consecutive samples per token.
+    **changes
+        Fields of `TransformerConfig`, which take precedence over `config`.
 
+    Examples
+    --------
     >>> model = SequenceClassifier(3, classes=4, dim=32, depth=2, mixer="ea-6")
     >>> lengths = torch.tensor([20, 13])
     >>> model(torch.randn(2, 20, 3), key_mask=torch.arange(20) < lengths[:, None]).shape
@@ -59,7 +72,7 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.config = c = configure(config, changes)
         self.patch = check_size("patch", patch)
-        if c.max_len is not None:  # in samples so far; what follows counts tokens
+        if c.max_len is not None:  # convert from samples to tokens
             c = replace(c, max_len=-(-c.max_len // patch))
         self.channels, self.classes = (
             check_size("channels", channels),
@@ -77,8 +90,8 @@ class SequenceClassifier(nn.Module):
         )
         self.encoder = TransformerEncoder(c)
         self.dropout = nn.Dropout(c.dropout)
-        self.places = c.max_len or 1 if pooling == "flatten" else 1  # vectors that reach the head
-        self.head = nn.Linear(c.dim * self.places, classes)
+        self.slots = c.max_len or 1 if pooling == "flatten" else 1  # vectors that the head reads
+        self.head = nn.Linear(c.dim * self.slots, classes)
 
     def extra_repr(self) -> str:
         return (
@@ -92,14 +105,28 @@ class SequenceClassifier(nn.Module):
         key_mask: Tensor | None = None,
         calendar: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, classes] of x [B, L, C], its real samples [B, L] and times [B, L, F]."""
+        """Classify series.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, C)
+            Values.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid samples.
+        calendar : int Tensor, shape (B, L, F), optional
+            Calendar fields of each sample, if the model was built with `calendar`.
+
+        Returns
+        -------
+        logits : Tensor, shape (B, classes)
+        """
         check_not_sharded("SequenceClassifier")
         self.embed.check(x, calendar, key_mask)
         limit = self.config.max_len
         if self.pooling == "flatten" and limit is not None and x.shape[1] > limit:
             raise ValueError(
-                f"x of length L = {x.shape[1]} is longer than max_len = {limit},"
-                " which pooling='flatten' was made for"
+                f"x of length L = {x.shape[1]} is longer than max_len = {limit}, the limit of"
+                " pooling='flatten'"
             )
         if key_mask is not None:
             key_mask, x, calendar = to_front(key_mask, x, calendar)
@@ -111,24 +138,19 @@ class SequenceClassifier(nn.Module):
         return logits
 
     def _pool(self, y: Tensor, key_mask: Tensor | None) -> Tensor:
-        """[B, L, D] -> [B, D], or [B, places * D] when flattened; 0 for a row without tokens."""
+        """Pool [B, L, D] to [B, D], or to [B, slots * D] when flattened; 0 in empty rows."""
         if self.pooling == "last":
             return self.dropout(last_valid(y, key_mask))
         if self.pooling == "flatten":
             y = self.dropout(F.gelu(y))
-        hidden = None if key_mask is None else ~key_mask.unsqueeze(-1)
-        if self.pooling == "max":
-            return self.dropout(_largest(y, hidden))
-        if hidden is not None:
-            y = y.masked_fill(hidden, 0.0)
-        if self.pooling == "flatten":
-            return F.pad(y, (0, 0, 0, self.places - y.shape[1])).flatten(1)
-        count = y.shape[1] if key_mask is None else key_mask.sum(1, keepdim=True).clamp(min=1)
-        return self.dropout(y.sum(1) / count)
+            y = y if key_mask is None else zero_masked(y, key_mask)
+            return F.pad(y, (0, 0, 0, self.slots - y.shape[1])).flatten(1)
+        pool = _max_valid if self.pooling == "max" else mean_valid
+        return self.dropout(pool(y, key_mask))
 
 
-def _largest(y: Tensor, hidden: Tensor | None) -> Tensor:
-    if hidden is None:
+def _max_valid(y: Tensor, key_mask: Tensor | None) -> Tensor:
+    if key_mask is None:
         return y.amax(1)
-    largest = y.masked_fill(hidden, -torch.inf).amax(1)
-    return largest.masked_fill(hidden.all(1), 0.0)
+    masked = ~key_mask.unsqueeze(-1)
+    return y.masked_fill(masked, -torch.inf).amax(1).masked_fill(masked.all(1), 0.0)

@@ -1,4 +1,4 @@
-"""The next value of a series, again and again, from a state of constant size (Table 4)."""
+"""Autoregressive forecaster of time series with a decoding state (Table 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,44 +9,52 @@ from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
-from eattn.models.series_embedding import (
-    SeriesEmbedding,
-    from_front,
-    last_valid,
-    to_front,
-)
+from eattn.models.series_embedding import SeriesEmbedding, from_front, to_front
 from eattn.nn.block import TransformerConfig, configure
-from eattn.nn.decoding_state import Rows, register_state
+from eattn.nn.decoding_state import StateBase
 from eattn.nn.encoder import EncoderState, TransformerEncoder
+from eattn.nn.padding import last_valid
 
 
 @dataclass(frozen=True, eq=False)
-class ForecasterState(Rows):
-    """Everything a forecaster keeps of the values so far, and the value it expects next."""
+class ForecasterState(StateBase):
+    """Decoding state of a `Forecaster` after the values so far."""
 
     encoder: EncoderState
-    seen: Tensor  # [B] number of values each row has seen
-    last: Tensor  # [B, C] the last of them
-    expected: Tensor  # [B, C] the value after it
-
-
-register_state(ForecasterState)
+    seen: Tensor  # [B], number of values so far
+    last: Tensor  # [B, C], last value
+    expected: Tensor  # [B, C], prediction of the next value
 
 
 class Forecaster(nn.Module):
-    """y_t = W encoder(embed(x_1 .. x_t)) + b, the value expected at t + 1: [B, L, C] -> [B, L, C].
+    """y_t = W encoder(embed(x_1 .. x_t)) + b, the prediction of x_(t + 1), [B, L, C] -> [B, L, C].
 
-    Trained in parallel on known values, it forecasts token by token from what it expected, with a
-    state that stays as small as the mixer's (constant for ea-N, la, taylor, gru and linear-rnn).
-    `calendar` names fields of the sampling times to embed, `positions` learns one vector for each
-    of `max_len` (or 512) places. `residual` predicts the change from the last value, which is 0
-    before any training; `differences` shows the model each value's change from the one before. The
-    config, its fields by keyword, or both (keywords win) say the
-    rest; a forecaster is causal whatever the config says.
+    Training runs in parallel over known values. Forecasting feeds each prediction back as the next
+    value, with a decoding state whose size is that of the mixer's state (constant for ea-N, ea-qN,
+    la, taylor, gru and linear-rnn). A forecaster is always causal.
 
-    A masked token is no token: a row gives what it gives without it, and its forecast starts after
-    its last valid one. Only aft, which learns positions, needs rows of equal length.
+    Masked values have no effect, and the forecast of a row follows its last valid value. The mixer
+    aft cannot forecast rows of unequal length, as its positions are the same for all rows.
 
+    Parameters
+    ----------
+    channels : int, default 1
+        Number of channels C of the series.
+    config : TransformerConfig, optional
+        Configuration of the encoder; the default one if omitted.
+    calendar : sequence of str, optional
+        Names of the calendar fields to embed; see `calendar_fields`.
+    positions : bool, default False
+        Learn positional embeddings, for `max_len` or, by default, 512 values.
+    residual : bool, default False
+        Predict the change from the last value. An untrained model then predicts no change.
+    differences : bool, default False
+        Also embed the change of each value from the one before.
+    **changes
+        Fields of `TransformerConfig`, which take precedence over `config`.
+
+    Examples
+    --------
     >>> model = Forecaster(channels=1, dim=32, depth=2, mixer="ea-6")
     >>> model.rollout(torch.randn(4, 100, 1), horizon=12).shape
     torch.Size([4, 12, 1])
@@ -67,7 +75,9 @@ class Forecaster(nn.Module):
     ) -> None:
         super().__init__()
         if changes.get("causal", True) is not True:
-            raise ValueError("causal must be True for a forecaster: it must not see what comes")
+            raise ValueError(
+                "causal must be True for a forecaster: it must not depend on later values"
+            )
         self.config = c = configure(config, changes | {"causal": True})
         self.channels = check_size("channels", channels)
         self.differences = check_bool("differences", differences)
@@ -93,10 +103,25 @@ class Forecaster(nn.Module):
         state: ForecasterState | None = None,
         return_state: bool = False,
     ) -> Any:
-        """x [B, L, C] -> what is expected after each value [B, L, C], or with the state after x.
+        """Predict the value after each value of x.
 
-        calendar [B, L, F] are the times of x, key_mask [B, L] its valid values (0 comes out for the
-        others), `state` what was before.
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, C)
+            Values.
+        calendar : int Tensor, shape (B, L, F), optional
+            Calendar fields of x, if the model was built with `calendar`.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid values. Predictions at masked values are 0.
+        state : ForecasterState, optional
+            State after the values before x.
+        return_state : bool, default False
+            Also return the state after x.
+
+        Returns
+        -------
+        y : Tensor, shape (B, L, C)
+        state : ForecasterState, only if `return_state`
         """
         check_not_sharded("Forecaster")
         self.embed.check(x, calendar, key_mask)
@@ -106,7 +131,7 @@ class Forecaster(nn.Module):
             y, after = self._run(x, calendar, None, state, return_state)
         else:
             if state is not None or return_state:
-                self._check_continues(key_mask)
+                self._check_decodable(key_mask)
             front, x, calendar = to_front(key_mask, x, calendar)
             y, after = self._run(x, calendar, front, state, return_state)
             y = from_front(key_mask, y)
@@ -146,7 +171,22 @@ class Forecaster(nn.Module):
         state: ForecasterState | None = None,
         calendar_t: Tensor | None = None,
     ) -> tuple[Tensor, ForecasterState]:
-        """One value x_t [B, C] and its time [B, F] -> (what is expected next [B, C], the state)."""
+        """Predict the value after one new value.
+
+        Parameters
+        ----------
+        x_t : Tensor, shape (B, C)
+            Next value of each row.
+        state : ForecasterState, optional
+            State after the values before; None if x_t is the first value.
+        calendar_t : int Tensor, shape (B, F), optional
+            Calendar fields of x_t, if the model was built with `calendar`.
+
+        Returns
+        -------
+        y_t : Tensor, shape (B, C)
+        state : ForecasterState
+        """
         if not isinstance(x_t, Tensor) or x_t.dim() != 2:
             got = tuple(x_t.shape) if isinstance(x_t, Tensor) else type(x_t).__name__
             raise ValueError(f"x_t must be [B, {self.channels}], got {got}")
@@ -162,11 +202,7 @@ class Forecaster(nn.Module):
         return y, ForecasterState(after, seen + 1, x_t, y)
 
     def _tokens(self, x: Tensor, before: Tensor | None, seen: int | Tensor) -> Tensor:
-        """What is embedded of x: its values and, with `differences`, their change from the last.
-
-        A mean over tokens cannot tell how fast a series moves; its steps can. The very first value
-        has not changed.
-        """
+        """Return the values x and, with `differences`, their changes, which start with 0."""
         if not self.differences:
             return x
         first = x[:, :1]
@@ -176,7 +212,7 @@ class Forecaster(nn.Module):
         return torch.cat([x, x.diff(dim=1, prepend=first)], -1)
 
     def _expect(self, x: Tensor, y: Tensor) -> Tensor:
-        """The next value, from this one and what the encoder made of it."""
+        """Predict the next value from the value x and the output y of the encoder."""
         change: Tensor = self.head(y)
         return x + change if self.residual else change
 
@@ -190,13 +226,29 @@ class Forecaster(nn.Module):
         state: ForecasterState | None = None,
         return_state: bool = False,
     ) -> Any:
-        """The `horizon` values after x [B, L, C], each from those before it -> [B, horizon, C].
+        """Forecast `horizon` values, each from the values and predictions before it.
 
-        x is absorbed in one parallel pass, then each value costs one step. calendar is
-        [B, L + horizon, F]: the times of x, then for each row those after its own last value. With
-        `state`, x follows what was before; x=None forecasts from the state alone, and calendar is
-        [B, horizon, F]. The state that comes back has absorbed the forecast too, so that a rollout
-        from it goes on.
+        Reads x in one parallel pass, then takes one step per value.
+
+        Parameters
+        ----------
+        x : Tensor of shape (B, L, C), or None
+            Known values. None forecasts from `state` alone; L is 0 then.
+        horizon : int
+            Number of values to forecast.
+        calendar : int Tensor, shape (B, L + horizon, F), optional
+            Calendar fields of x, followed by those after the last valid value of each row.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid values.
+        state : ForecasterState, optional
+            State after the values before x.
+        return_state : bool, default False
+            Also return the state after the forecast, from which another rollout continues.
+
+        Returns
+        -------
+        y : Tensor, shape (B, horizon, C)
+        state : ForecasterState, only if `return_state`
         """
         check_size("horizon", horizon)
         B, L = self._check_rollout(x, key_mask, state)
@@ -218,7 +270,21 @@ class Forecaster(nn.Module):
     def loss(
         self, x: Tensor, calendar: Tensor | None = None, key_mask: Tensor | None = None
     ) -> Tensor:
-        """Mean of (y_t - x_(t+1))^2 over every real value that has one before it in its row."""
+        """Return the mean of (y_t - x_(t + 1))^2 over all valid values but the first of each row.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, C)
+            Values, with L >= 2.
+        calendar : int Tensor, shape (B, L, F), optional
+            Calendar fields of x, if the model was built with `calendar`.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid values.
+
+        Returns
+        -------
+        loss : Tensor, shape ()
+        """
         self.embed.check(x, calendar, key_mask)
         if x.shape[1] < 2:
             raise ValueError(f"x must have a value to predict, L >= 2, got L = {x.shape[1]}")
@@ -238,39 +304,39 @@ class Forecaster(nn.Module):
     def _check_rollout(
         self, x: Tensor | None, key_mask: Tensor | None, state: ForecasterState | None
     ) -> tuple[int, int]:
-        """B and L of what a rollout starts from."""
+        """Return B and L of the input of a rollout."""
         if x is not None:
             if not isinstance(x, Tensor) or x.dim() != 3:
                 got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 raise ValueError(f"x must be [B, L, {self.channels}] or None, got {got}")
             return x.shape[0], x.shape[1]
         if state is None or key_mask is not None:
-            need = "values, or the state after some" if state is None else "no key_mask then"
-            raise ValueError(f"x is None: a rollout needs {need}")
+            need = "state is required" if state is None else "key_mask must be None"
+            raise ValueError(f"{need} if x is None")
         return len(self._check_state(state).seen), 0
 
     def _check_start(self, state: ForecasterState, steps: int) -> None:
-        """That every row has something to start from, and positions left for all steps."""
+        """Check that every row has a value, and enough positions for all steps."""
         if torch.compiler.is_compiling() or not state.seen.numel():
             return
         if not state.seen.all():
             row = int(state.seen.argmin())
             raise ValueError(f"x must have a valid value in every row, got none in row {row}")
-        places = self.embed.positions
+        positions = self.embed.positions
         longest = int(state.seen.max()) + steps
-        if places is not None and longest > places.max_len:
+        if positions is not None and longest > positions.max_len:
             raise ValueError(
                 f"x and horizon together need {longest} positions,"
-                f" but max_len = {places.max_len}: raise max_len, or use positions=False"
+                f" but max_len = {positions.max_len}: increase max_len or use positions=False"
             )
 
-    def _check_continues(self, key_mask: Tensor) -> None:
-        """That the mixer can be at different places in different rows."""
+    def _check_decodable(self, key_mask: Tensor) -> None:
+        """Raise if rows differ in length and the mixer needs the same position in all rows."""
         if self.config.mixer != "aft" or torch.compiler.is_compiling() or key_mask.all():
             return
         raise ValueError(
-            "key_mask must be all True where mixer 'aft' goes on from a state: it has one place for"
-            " all rows, so forecast rows of unequal length one at a time, or with another mixer"
+            "key_mask must be all True to decode with mixer 'aft', whose positions are the same for"
+            " all rows: forecast rows of unequal length one at a time, or use another mixer"
         )
 
     def _check_state(self, state: ForecasterState, rows: int | None = None) -> ForecasterState:
@@ -288,7 +354,7 @@ def _advance(
     y: Tensor,
     key_mask: Tensor | None,
 ) -> ForecasterState:
-    """The state after a pass over x that expected y; a row without real values keeps its own."""
+    """Return the state after x with predictions y; rows without valid values keep theirs."""
     seen = y.new_full(y.shape[:1], y.shape[1], dtype=torch.int64)
     last, expected = last_valid(x, key_mask), last_valid(y, key_mask)
     if key_mask is not None:

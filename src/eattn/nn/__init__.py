@@ -1,4 +1,4 @@
-"""Layers: element-wise attention, the mechanisms it is compared with, and blocks of any of them."""
+"""Layers: element-wise attention, the mechanisms it is compared with, and Transformer blocks."""
 
 from eattn.nn.attention import ElementwiseAttention, set_expansion
 from eattn.nn.base import Mixer

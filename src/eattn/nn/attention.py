@@ -1,4 +1,4 @@
-"""Element-wise attention as a layer: projections around the operator."""
+"""Element-wise attention as a layer: input and output projections around the operator."""
 
 import itertools
 from typing import Any
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from eattn import distributed
 from eattn._checks import check_bool
 from eattn.distributed.context import check_not_sharded, current_shard
-from eattn.nn.base import Mixer, check_tokens, projection, zero_masked
-from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.base import Mixer, check_tokens, projection
+from eattn.nn.decoding_state import KVCache, extend_cache
+from eattn.nn.padding import zero_masked
 from eattn.nn.qk_range import SPREAD, Center, QKRange
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
@@ -20,15 +21,16 @@ from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 
 def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
-    """Give every layer of element-wise attention in `model` another expansion, in place.
+    """Set the expansion of every `ElementwiseAttention` in `model`, in place.
 
-    The weights stay as they are.
+    Weights are unchanged, since all expansions share their parameters.
 
     Parameters
     ----------
     model : nn.Module
-    expansion : Taylor or Quadrature, optional
-        New expansion; None is exact EA.
+        Model to change.
+    expansion : Taylor, Quadrature or None
+        New expansion. None selects exact EA.
 
     Returns
     -------
@@ -51,24 +53,29 @@ def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
 class ElementwiseAttention(Mixer):
     """y = out(EA-series(q, k, v)) with q, k, v projected from x, in O(NLD) (Eq. 5; causal: Eq. 6).
 
-    All expansions share their parameters: a state dict of one loads into another. Decoding with a
-    series keeps an `eattn.State` of constant size (Eq. 12, Eq. 13), exact EA a cache that grows.
+    All expansions have the same parameters, so a state dict loads into a layer with any expansion.
+    Decoding with a series keeps an `eattn.State` of constant size (Eq. 12, Eq. 13); exact EA keeps
+    a cache that grows with every token.
 
     Parameters
     ----------
     dim : int
-        Channels D of a token.
+        Number of channels D.
     order : int or None, default 6
-        Highest power of the series, even; None is exact EA (Eq. 2). Cannot be combined with
-        `expansion`.
+        Highest power of the Taylor polynomial, even. None selects exact EA (Eq. 2). Cannot be
+        combined with `expansion`.
     expansion : Taylor or Quadrature, optional
-        `Quadrature(25)` is exact EA to 1e-4 at the cost of a series.
+        Expansion of the kernel, such as `Quadrature(25)`.
     causal : bool, default False
-        A token sees only those before it and itself, and so can be decoded.
+        Attend only to earlier tokens and the token itself. Required for decoding.
     bias : bool, default True
-        Biases in the projections.
-    qk_norm, bandwidth, center
-        Keep q and k where an expansion is accurate: see `QKRange`.
+        Add biases in the projections.
+    qk_norm : bool, default False
+        Normalise q and k to the range in which an expansion is accurate; see `QKRange`.
+    bandwidth : bool, default False
+        Learn a scale of q and k for each channel; see `QKRange`.
+    center : {"mean", "learned"}, optional
+        Subtract the center of the keys from q and k; see `QKRange`.
 
     Examples
     --------
@@ -95,12 +102,12 @@ class ElementwiseAttention(Mixer):
         super().__init__(dim, causal=causal)
         exact = order is None and expansion is None
         self.expansion = None if exact else resolve_expansion(order, expansion)
-        # One product for q, k and v: as fast as three for long inputs, faster for short ones.
-        self.in_proj = projection(dim, 3, bias=check_bool("bias", bias))
-        self.out_proj = projection(dim, 1, bias=bias)
+        # A single matrix product for q, k and v is faster than three for short inputs.
+        self.in_proj = projection(dim, 3 * dim, parts=3, bias=check_bool("bias", bias))
+        self.out_proj = projection(dim, dim, bias=bias)
         with torch.no_grad():
             self.in_proj.weight[: 2 * dim] *= SPREAD
-        self.placement = None  # saved models know its parameters under this name
+        self.placement = None  # saved models contain its parameters under this name
         if qk_norm or bandwidth or center is not None:
             options: Any = dict(qk_norm=qk_norm, bandwidth=bandwidth, center=center)
             self.placement = QKRange(dim, **options, causal=causal)
@@ -113,7 +120,24 @@ class ElementwiseAttention(Mixer):
         context: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the inputs of the operator for x: q [B, L, D], k and v [B, Lk, D]."""
+        """Return the inputs of the operator.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, D)
+            Tokens to project to queries.
+        key_mask : bool Tensor, shape (B, Lk), optional
+            True for valid keys; only `center` uses it.
+        context : Tensor, shape (B, Lk, D), optional
+            Tokens to project to keys and values; x by default.
+        cu_seqlens : int32 Tensor, shape (n + 1,), optional
+            Offsets of packed sequences; only `center` uses them.
+
+        Returns
+        -------
+        q : Tensor, shape (B, L, D)
+        k, v : Tensor, shape (B, Lk, D)
+        """
         q, k, v = self._project(x, context)
         if self.placement is not None:
             q, k = self.placement(q, k, key_mask, cu_seqlens)
@@ -127,19 +151,18 @@ class ElementwiseAttention(Mixer):
         if self.in_proj.bias is not None:
             biases = self.in_proj.bias.split(self.dim)
         sources = (x, context, context)
-        q, k, v = (F.linear(*of) for of in zip(sources, weights, biases, strict=True))
+        q, k, v = (F.linear(*args) for args in zip(sources, weights, biases, strict=True))
         return q, k, v
 
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        return self._attend(self.qkv(x, key_mask), key_mask, None, state, keep)
+        return self._attend(x, key_mask, None, state, keep)
 
     def _packed(
         self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        qkv = self.qkv(x, key_mask, cu_seqlens=cu_seqlens)
-        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+        return self._attend(x, key_mask, cu_seqlens, state, keep)
 
     def _cross(
         self,
@@ -153,14 +176,13 @@ class ElementwiseAttention(Mixer):
     ) -> tuple[Tensor, Any]:
         check_tokens("context", context, "[B, Lk, D]", self.dim)
         if len(context) != len(x):
-            raise ValueError(f"context must have the B = {len(x)} rows of x, got {len(context)}")
+            raise ValueError(f"context must have B = {len(x)} rows like x, got {len(context)}")
         if self.causal:
-            raise ValueError("context needs causal=False: its tokens are not ordered among x's")
+            raise ValueError("context needs causal=False: its tokens have no order relative to x")
         if key_mask is not None:
             check_mask(key_mask, context)
             context = zero_masked(context, key_mask)
-        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
-        return self._attend(qkv, key_mask, cu_seqlens, state, keep)
+        return self._attend(x, key_mask, cu_seqlens, state, keep, context)
 
     def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.expansion is None:
@@ -177,12 +199,14 @@ class ElementwiseAttention(Mixer):
 
     def _attend(
         self,
-        qkv: tuple[Tensor, Tensor, Tensor],
+        x: Tensor,
         key_mask: Tensor | None,
         cu_seqlens: Tensor | None,
         state: Any,
         keep: bool,
+        context: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
+        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
         if self.expansion is None:
             y, state = self._exact(*qkv, key_mask, cu_seqlens, state, keep)
             return self.out_proj(y), state
@@ -195,8 +219,8 @@ class ElementwiseAttention(Mixer):
             return_state=keep,
         )
         attend = ea_series if current_shard() is None else _attend_sharded
-        found = attend(*qkv, **options)
-        y, state = found if keep else (found, None)
+        result = attend(*qkv, **options)
+        y, state = result if keep else (result, None)
         return self.out_proj(y), state
 
     def _exact(
@@ -209,43 +233,36 @@ class ElementwiseAttention(Mixer):
         state: KVCache | None,
         keep: bool,
     ) -> tuple[Tensor, KVCache | None]:
-        """Compute exact EA, which has no sums to carry: a state holds all keys and values."""
+        """Compute exact EA, whose state is a cache of all keys and values."""
         if cu_seqlens is not None:
             if state is not None or keep:
                 raise ValueError(
                     "cu_seqlens cannot be combined with state or return_state for exact EA"
                 )
-            return self._exact_packed(q, k, v, key_mask, cu_seqlens), None
+            check_cu_seqlens(cu_seqlens, q, k)
+            parts = []
+            for a, b in itertools.pairwise(cu_seqlens.tolist()):
+                mask = None if key_mask is None else key_mask[:, a:b]
+                qkv = (x[:, a:b] for x in (q, k, v))
+                parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
+            return torch.cat(parts, 1), None
         if state is None and not keep:
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
-        k, v = k.unsqueeze(1), v.unsqueeze(1)  # one head
-        cache = KVCache.empty(k, v, max_len=None) if state is None else check_cache(state, k)
-        cache = cache.append(k, v, key_mask)
+        cache = extend_cache(state, k.unsqueeze(1), v.unsqueeze(1), key_mask)  # one head
         y = ea_after(q, cache.k.squeeze(1), cache.v.squeeze(1), key_mask=cache.mask)
         return y, cache
-
-    def _exact_packed(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor
-    ) -> Tensor:
-        check_cu_seqlens(cu_seqlens, q, k)
-        parts = []
-        for a, b in itertools.pairwise(cu_seqlens.tolist()):
-            mask = None if key_mask is None else key_mask[:, a:b]
-            qkv = (x[:, a:b] for x in (q, k, v))
-            parts.append(ea(*qkv, causal=self.causal, key_mask=mask))
-        return torch.cat(parts, 1)
 
     def _check_sharding(self) -> None:
         if self.expansion is None:
             check_not_sharded("exact EA")
         if self.placement is not None and self.placement.center is not None:
-            check_not_sharded("EA with a center (no rank knows the mean of all keys)")
+            check_not_sharded("EA with a center, which is a mean over the keys of all ranks,")
 
     def _check_keeps(self, what: str) -> None:
         if self.placement is not None and self.placement.center == "mean":
             raise ValueError(
-                f"{what} cannot be combined with center='mean': the keys of a state have another"
-                " center"
+                f"{what} cannot be combined with center='mean', as earlier keys have a different"
+                " center: use center='learned'"
             )
         if self.expansion is None:
             self._check_decodes(what)
@@ -256,7 +273,7 @@ class ElementwiseAttention(Mixer):
 
 @torch.compiler.disable
 def _attend_sharded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-    """Attend to the tokens of all ranks of the current `sequence_parallel`."""
+    """Attend to the tokens of all ranks in the current `sequence_parallel` context."""
     shard = current_shard()
     assert shard is not None
     continues = shard.before > 0

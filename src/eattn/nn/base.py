@@ -1,4 +1,4 @@
-"""The interface of all mixers: a `Mixer` takes tokens [B, L, D] and lets them see each other."""
+"""`Mixer`, the base class of every layer that mixes tokens along the sequence."""
 
 from typing import Any
 
@@ -7,15 +7,24 @@ from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded, current_shard
+from eattn.nn.padding import zero_masked
 from eattn.ops.checks import FLOATS, check_cu_seqlens, check_mask
 
 
 class Mixer(nn.Module):
-    """x [B, L, D] -> y [B, L, D]: in parallel, continued from a state, or token by token.
+    """Base class of token mixers, x [B, L, D] -> y [B, L, D].
 
-    `forward` and `step` check their inputs once and call the hooks, which trust them. A subclass
-    writes `_mix`, the parallel form, and may override the other hooks: `_packed`, `_cross`,
-    `_step`, and the checks `_check_sharding` and `_check_keeps`.
+    A mixer runs in parallel over a sequence, continues from a state, or takes one token at a time,
+    with the same results. `forward` and `step` check their inputs once and call hooks, which trust
+    them. A subclass implements `_mix`, the parallel form, and may override the other hooks:
+    `_packed`, `_cross`, `_step`, and the checks `_check_sharding` and `_check_keeps`.
+
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    causal : bool
+        Attend only to earlier tokens and the token itself.
     """
 
     def __init__(self, dim: int, *, causal: bool) -> None:
@@ -34,7 +43,7 @@ class Mixer(nn.Module):
         return_state: bool = False,
         _checked: bool = False,
     ) -> Any:
-        """Let the tokens of x see each other.
+        """Mix the tokens of x.
 
         Parameters
         ----------
@@ -43,22 +52,22 @@ class Mixer(nn.Module):
         key_mask : bool Tensor, shape (B, L), optional
             True for valid tokens. Masked tokens are never read.
         context : Tensor, shape (B, Lk, D), optional
-            Tokens to attend to instead of x, which `key_mask` then masks: cross-attention, of
-            non-causal `ElementwiseAttention` only.
+            Tokens to attend to instead of x (cross-attention); `key_mask` then has shape (B, Lk).
+            Only non-causal `ElementwiseAttention` supports it.
         cu_seqlens : int32 Tensor, shape (n + 1,), optional
             Offsets of sequences packed along L, with B = 1.
-        state : decoding state, optional
+        state : DecodingState, optional
             State after the tokens before x.
         return_state : bool, default False
-            Return the state after x, too.
+            Also return the state after x.
 
         Returns
         -------
         y : Tensor, shape (B, L, D)
-        state : decoding state, only if `return_state`
+        state : DecodingState, only if `return_state`
         """
         self._check_sharding()
-        if not _checked:  # a block has checked and masked what it passes on
+        if not _checked:  # blocks check and mask their input before they call the mixer
             x = check_input(x, key_mask if context is None else None, self.dim)
         if state is not None or return_state:
             self._check_keeps("state" if state is not None else "return_state")
@@ -72,9 +81,20 @@ class Mixer(nn.Module):
         return (y, state) if return_state else y
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Take one token x_t [B, D]; return y_t [B, D] and the state after it.
+        """Mix one token into the sequence so far.
 
-        Without a state, x_t is the first token.
+        Parameters
+        ----------
+        x_t : Tensor, shape (B, D)
+            Next token of each row.
+        state : DecodingState, optional
+            State after the tokens before; None if x_t is the first token.
+
+        Returns
+        -------
+        y_t : Tensor, shape (B, D)
+        state : DecodingState
+            State after x_t.
         """
         check_not_sharded(f"{type(self).__name__}.step")
         self._check_decodes("step")
@@ -84,7 +104,7 @@ class Mixer(nn.Module):
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        """Return y and, if `keep`, the state after x."""
+        """Return y and, if `keep` is set, the state after x."""
         raise NotImplementedError
 
     def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -94,7 +114,7 @@ class Mixer(nn.Module):
     def _packed(
         self, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
-        """Mix packed sequences as a padded batch."""
+        """Mix packed sequences by padding them to a batch."""
         self._check_packed(key_mask, state, keep)
         check_cu_seqlens(cu_seqlens, x, x)
         lengths = cu_seqlens.diff().tolist()
@@ -113,11 +133,14 @@ class Mixer(nn.Module):
         *,
         keep: bool,
     ) -> tuple[Tensor, Any]:
-        """Attend from x to `context`, which is not checked yet."""
-        raise ValueError(f"{type(self).__name__} has no cross-attention: context must be None")
+        """Attend from x to `context`, which has not been checked."""
+        raise ValueError(
+            f"{type(self).__name__} has no cross-attention: context must be None, or use"
+            " ElementwiseAttention"
+        )
 
     def _check_sharding(self) -> None:
-        """Raise inside `sequence_parallel`, unless the mixer can work on a shard."""
+        """Raise inside `sequence_parallel` unless the mixer can run on a shard."""
         check_not_sharded(type(self).__name__)
 
     def _check_packed(self, key_mask: Tensor | None, state: Any, keep: bool) -> None:
@@ -128,21 +151,21 @@ class Mixer(nn.Module):
             )
 
     def _check_keeps(self, what: str) -> None:
-        """Raise if `what`, state or return_state, cannot be given."""
+        """Raise if the mixer cannot take `what`, which is state or return_state."""
         self._check_decodes(what)
 
     def _check_decodes(self, what: str) -> None:
         if not self.causal:
-            raise ValueError(f"{what} needs causal=True: a token must not see those after it")
+            raise ValueError(f"{what} needs causal=True: a token must not depend on later tokens")
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, causal={self.causal}"
 
 
 def check_input(x: Tensor, key_mask: Tensor | None, dim: int) -> Tensor:
-    """Check tokens [B, L, D] and their mask; return the tokens with 0 where they are masked.
+    """Check tokens [B, L, D] and their mask; return the tokens with masked ones set to 0.
 
-    Inside `sequence_parallel` all ranks must agree on them.
+    Inside `sequence_parallel`, also check that the inputs of all ranks match.
     """
 
     def check() -> Tensor:
@@ -164,25 +187,6 @@ def check_input(x: Tensor, key_mask: Tensor | None, dim: int) -> Tensor:
     return check() if shard is None else shard.agree(check_and_compare)
 
 
-def zero_masked(x: Tensor, key_mask: Tensor) -> Tensor:
-    """Return x with 0 for masked tokens: 0 times NaN would still reach the gradient of a weight."""
-    return x.masked_fill(~key_mask.unsqueeze(-1), 0.0)
-
-
-def front_positions(key_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token's position if valid ones move to the front [B, L]; valid tokens [B, 1]."""
-    valid, masked = key_mask.cumsum(1), (~key_mask).cumsum(1)
-    count = key_mask.sum(1, keepdim=True)
-    return torch.where(key_mask, valid, count + masked) - 1, count
-
-
-def tokens_before(L: int, cu_seqlens: Tensor, begun: int = 0) -> Tensor:
-    """Count the tokens of its own sequence before each token, [L]; `begun` more in the first."""
-    position = torch.arange(L, device=cu_seqlens.device)
-    number = torch.searchsorted(cu_seqlens, position, right=True) - 1
-    return position - (cu_seqlens[number] - begun * (number == 0))
-
-
 def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
@@ -191,15 +195,20 @@ def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
         raise ValueError(f"{name} must be {shape} with D = dim = {dim}, got {tuple(x.shape)}")
 
 
+def is_readable(x: Tensor) -> bool:
+    """Return whether x has values that can be read without a sync or a graph break."""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and x.numel() > 0
+
+
 def check_heads(dim: int, heads: int) -> int:
     if dim % check_size("heads", heads):
         raise ValueError(f"heads must divide dim = {dim}, got {heads}")
     return heads
 
 
-def projection(dim: int, parts: int, *, bias: bool = True) -> nn.Linear:
-    """Make a linear map dim -> parts * dim whose every part keeps the variance, with bias 0."""
-    linear = nn.Linear(dim, parts * dim, bias=bias)
+def projection(inputs: int, outputs: int, *, parts: int = 1, bias: bool = True) -> nn.Linear:
+    """Make a linear map with bias 0 and Xavier weights, drawn separately for each of its parts."""
+    linear = nn.Linear(inputs, outputs, bias=bias)
     with torch.no_grad():
         for part in linear.weight.chunk(parts):
             nn.init.xavier_uniform_(part)

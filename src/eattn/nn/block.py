@@ -1,4 +1,4 @@
-"""A Transformer block in which the mixer is a name: everything else stays the same.
+"""A Transformer block whose mixer is chosen by name.
 
 Post-LN as in the paper (Sec. 4.1): x = LN(x + mixer(x)), then x = LN(x + ffn(x)).
 """
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_number, check_size
-from eattn.nn.base import check_input, check_tokens
+from eattn.nn.base import check_input, check_tokens, projection
 from eattn.nn.registry import check_mixer, make_mixer
 
 Config = TypeVar("Config", bound="TransformerConfig")
@@ -17,23 +17,52 @@ Config = TypeVar("Config", bound="TransformerConfig")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """What a block and an encoder are made of. `dataclasses.replace` makes a changed copy.
+    """Configuration of a Transformer block and encoder.
 
+    It is immutable; `dataclasses.replace` makes a changed copy.
+
+    Parameters
+    ----------
+    dim : int, default 128
+        Number of channels D.
+    depth : int, default 3
+        Number of blocks of an encoder.
+    mixer : str, default "ea-6"
+        Any name that `make_mixer` accepts.
+    heads : int, default 8
+        Number of heads of sa, sa-math, la and taylor, where it must divide `dim`.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself. Required for decoding.
+    ffn : int, optional
+        Hidden channels of the feed-forward network; 4 * dim by default.
+    norm : {"post", "pre"}, default "post"
+        Layer norms after each residual addition as in the paper, or before each branch.
+    dropout : float, default 0.0
+        Dropout rate of the output of mixer and feed-forward network.
+    max_len : int, optional
+        Longest sequence of aft, of learned positions, and of the cache of sa and sa-math.
+    eps : float, default 1e-5
+        Epsilon of the layer norms.
+    short_conv : int, optional
+        Width of a causal convolution before the mixer; no convolution by default.
+
+    Examples
+    --------
     >>> TransformerConfig(dim=64, mixer="sa").ffn_dim
     256
     """
 
-    dim: int = 128  # channels of a token
-    depth: int = 3  # blocks of an encoder
-    mixer: str = "ea-6"  # any name that `make_mixer` knows
-    heads: int = 8  # of the mixers that have heads; must divide dim there
-    causal: bool = False  # a token sees those before it only, and so can be decoded
-    ffn: int | None = None  # channels between the two maps of the FFN; None: 4 dim
-    norm: str = "post"  # "post" as in the paper, or "pre"
-    dropout: float = 0.0  # of what mixer and FFN add to the residual
-    max_len: int | None = None  # of what knows positions (aft, learned ones) or keeps a cache (sa)
-    eps: float = 1e-5  # of the layer norms
-    short_conv: int | None = None  # width of a causal convolution before the mixer; None: no such
+    dim: int = 128
+    depth: int = 3
+    mixer: str = "ea-6"
+    heads: int = 8
+    causal: bool = False
+    ffn: int | None = None
+    norm: str = "post"
+    dropout: float = 0.0
+    max_len: int | None = None
+    eps: float = 1e-5
+    short_conv: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -50,12 +79,12 @@ class TransformerConfig:
 
     @property
     def ffn_dim(self) -> int:
-        """Channels between the two maps of the FFN."""
+        """Hidden channels of the feed-forward network."""
         return 4 * self.dim if self.ffn is None else self.ffn
 
     @classmethod
     def bert_base(cls, **changes: Any) -> Self:
-        """BERT-base: 12 blocks of 768 channels in 12 heads, 85 M parameters."""
+        """Return BERT-base (12 blocks, 768 channels, 12 heads; 85 M parameters) with `changes`."""
         base = cls(
             dim=768, depth=12, heads=12, ffn=3072, norm="post", dropout=0.1, max_len=512, eps=1e-12
         )
@@ -63,11 +92,11 @@ class TransformerConfig:
 
 
 def configure(config: TransformerConfig | None, changes: dict[str, Any]) -> TransformerConfig:
-    """`config`, or the default one, with `changes`."""
+    """Return `config`, or the default configuration, with `changes`."""
     if config is not None and not isinstance(config, TransformerConfig):
         raise TypeError(
             f"config must be a TransformerConfig, got {type(config).__name__};"
-            " its fields go by keyword, as in dim=128"
+            " pass its fields by keyword, as in dim=128"
         )
     return _changed(TransformerConfig() if config is None else config, changes)
 
@@ -75,8 +104,15 @@ def configure(config: TransformerConfig | None, changes: dict[str, Any]) -> Tran
 class TransformerBlock(nn.Module):
     """x = LN(x + mixer(x)); x = LN(x + W2 gelu(W1 x)); with norm="pre", x = x + mixer(LN(x)).
 
-    Made from a config, from its fields by keyword, or from both, where keywords win.
+    Parameters
+    ----------
+    config : TransformerConfig, optional
+        Configuration; the default one if omitted.
+    **changes
+        Fields of `TransformerConfig`, which take precedence over `config`.
 
+    Examples
+    --------
     >>> import torch
     >>> block = TransformerBlock(dim=64, mixer="ea-6", causal=True)
     >>> y, state = block(torch.randn(2, 10, 64), return_state=True)
@@ -84,6 +120,8 @@ class TransformerBlock(nn.Module):
     >>> y_t.shape
     torch.Size([2, 64])
     """
+
+    fsdp_methods = ("step",)  # FSDP gathers a block's weights for these methods and its forward
 
     def __init__(self, config: TransformerConfig | None = None, **changes: Any) -> None:
         super().__init__()
@@ -96,7 +134,9 @@ class TransformerBlock(nn.Module):
             max_len=c.max_len,
             short_conv=c.short_conv,
         )
-        self.ffn = nn.Sequential(_linear(c.dim, c.ffn_dim), nn.GELU(), _linear(c.ffn_dim, c.dim))
+        self.ffn = nn.Sequential(
+            projection(c.dim, c.ffn_dim), nn.GELU(), projection(c.ffn_dim, c.dim)
+        )
         self.norm_mixer = nn.LayerNorm(c.dim, eps=c.eps)
         self.norm_ffn = nn.LayerNorm(c.dim, eps=c.eps)
         self.dropout = nn.Dropout(c.dropout)
@@ -113,13 +153,30 @@ class TransformerBlock(nn.Module):
         state: Any = None,
         return_state: bool = False,
     ) -> Any:
-        """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`; all as the mixer has it.
+        """Apply the block to a sequence.
 
-        A masked token is never read, and what comes out in its place is finite.
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, D)
+            Tokens.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid tokens. Masked tokens are never read; their outputs are finite.
+        cu_seqlens : int32 Tensor, shape (n + 1,), optional
+            Offsets of sequences packed along L, with B = 1.
+        state : DecodingState, optional
+            State after the tokens before x.
+        return_state : bool, default False
+            Also return the state after x.
+
+        Returns
+        -------
+        y : Tensor, shape (B, L, D)
+        state : DecodingState, only if `return_state`
         """
-        x = check_input(x, key_mask, self.config.dim)  # a masked NaN would reach the residual
+        # Masked tokens are zeroed here, as a NaN would otherwise enter the residual.
+        x = check_input(x, key_mask, self.config.dim)
         y = self.mixer(
-            self._before(x),
+            self._mixer_input(x),
             key_mask=key_mask,
             cu_seqlens=cu_seqlens,
             state=state,
@@ -127,22 +184,34 @@ class TransformerBlock(nn.Module):
             _checked=True,
         )
         if not return_state:
-            return self._after(x, y)
+            return self._add(x, y)
         y, state = y
-        return self._after(x, y), state
+        return self._add(x, y), state
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
-        check_tokens("x_t", x_t, "[B, D]", self.config.dim)
-        y, state = self.mixer.step(self._before(x_t), state)
-        return self._after(x_t, y), state
+        """Apply the block to one token; see `Mixer.step`.
 
-    def _before(self, x: Tensor) -> Tensor:
-        """What the mixer gets."""
+        Parameters
+        ----------
+        x_t : Tensor, shape (B, D)
+            Next token of each row.
+        state : DecodingState, optional
+            State after the tokens before; None if x_t is the first token.
+
+        Returns
+        -------
+        y_t : Tensor, shape (B, D)
+        state : DecodingState
+        """
+        check_tokens("x_t", x_t, "[B, D]", self.config.dim)
+        y, state = self.mixer.step(self._mixer_input(x_t), state)
+        return self._add(x_t, y), state
+
+    def _mixer_input(self, x: Tensor) -> Tensor:
         return self.norm_mixer(x) if self.config.norm == "pre" else x
 
-    def _after(self, x: Tensor, y: Tensor) -> Tensor:
-        """The block's output, given its input and what the mixer made of it."""
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add the mixer's output y to x and apply the feed-forward network."""
         x = x + self.dropout(y)
         if self.config.norm == "pre":
             return x + self.dropout(self.ffn(self.norm_ffn(x)))
@@ -154,13 +223,5 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
     known = [field.name for field in fields(config)]
     for name in changes:
         if name not in known:
-            raise TypeError(f"unknown option {name!r}; a TransformerConfig has {', '.join(known)}")
+            raise TypeError(f"unknown option {name!r}; TransformerConfig has {', '.join(known)}")
     return replace(config, **changes)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """As the mixers' projections: Xavier, with bias 0."""
-    linear = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

@@ -1,7 +1,7 @@
-"""A short convolution before a mixer: it tells near tokens from far ones, which EA cannot.
+"""A short causal convolution before a mixer, which lets it distinguish near tokens from far ones.
 
-Element-wise attention sees a set of tokens. A few of the last inputs, each with a weight of its own
-per channel, give every token a look at its neighbours, whatever the mixer behind it is.
+Element-wise attention treats the tokens as a set. The convolution mixes a few of the last inputs
+into each token, with one weight per channel and distance, and works with every mixer.
 """
 
 from typing import Any
@@ -12,17 +12,27 @@ from torch import Tensor, nn
 from eattn._checks import check_size
 from eattn.distributed.context import current_shard
 from eattn.distributed.exchange import halo
-from eattn.nn.base import Mixer, front_positions, tokens_before
-from eattn.nn.decoding_state import ConvState, check_shape
+from eattn.nn.base import Mixer
+from eattn.nn.decoding_state import ConvState, check_held
+from eattn.nn.padding import front_positions, packed_positions
 from eattn.ops.checks import check_cu_seqlens
 
 
 class ShortConv(nn.Module):
     """u_t = x_t + b + sum_(i < width) w_i x_(t - i), per channel, in O(width LD).
 
-    x [B, L, D] -> u [B, L, D] and the last width - 1 inputs [B, width - 1, D]. A masked token is no
-    token: its neighbours are neighbours of each other. Before the first token there are zeros.
+    Masked tokens are skipped: the valid tokens on both sides are neighbours. Inputs before the
+    first token are 0.
 
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    width : int, default 4
+        Number of inputs that each output depends on.
+
+    Examples
+    --------
     >>> u, last = ShortConv(8, width=4)(torch.randn(2, 5, 8))
     >>> u.shape, last.shape
     (torch.Size([2, 5, 8]), torch.Size([2, 3, 8]))
@@ -40,12 +50,32 @@ class ShortConv(nn.Module):
     def forward(
         self, x: Tensor, key_mask: Tensor | None = None, last: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Convolve x after the `last` inputs; inside `sequence_parallel`, after earlier ranks."""
+        """Convolve a sequence.
+
+        Inside `sequence_parallel`, the inputs before x come from earlier ranks.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, D)
+            Inputs.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid tokens.
+        last : Tensor, shape (B, width - 1, D), optional
+            Inputs before x; 0 by default.
+
+        Returns
+        -------
+        u : Tensor, shape (B, L, D)
+        last : Tensor, shape (B, width - 1, D)
+            Last inputs, with which the next call continues.
+        """
         if current_shard() is not None:
             if last is not None:
-                raise ValueError("a short convolution takes no state inside sequence_parallel")
-            before, after = self._halo(x, key_mask)
-            return self._forward(x, key_mask, before)[0], after
+                raise ValueError(
+                    "state cannot be used with a short convolution in sequence_parallel"
+                )
+            last, after = self._halo(x, key_mask)
+            return self._forward(x, key_mask, last)[0], after
         if last is None:
             last = x.new_zeros(x.shape[0], self.width - 1, self.dim)
         return self._forward(x, key_mask, last)
@@ -54,34 +84,46 @@ class ShortConv(nn.Module):
         if key_mask is None:
             window = torch.cat([last.to(x.dtype), x], 1)
             return self._convolve(x, window), window[:, x.shape[1] :]
-        # Valid tokens move together at the front, are convolved there, and move back.
-        window, there, count = self._together(x, key_mask, last)
+        # Move valid tokens to the front, convolve, and move the results back.
+        window, there, count = self._compact(x, key_mask, last)
         u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)
         return u, self._last(window, count)
 
-    def _together(self, x: Tensor, key_mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x after `last`, real tokens first; where each of x is there; how many are real [B, 1]."""
-        place, count = front_positions(key_mask)
-        there = place.unsqueeze(-1).expand_as(x)
+    def _compact(self, x: Tensor, key_mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `last` and x with valid tokens first, new positions, and valid tokens [B, 1]."""
+        position, count = front_positions(key_mask)
+        there = position.unsqueeze(-1).expand_as(x)
         window = torch.cat([last.to(x.dtype), torch.zeros_like(x).scatter(1, there, x)], 1)
         return window, there, count
 
     def _last(self, window: Tensor, count: Tensor) -> Tensor:
-        """The width - 1 tokens before the end of the real ones."""
+        """Return the last width - 1 valid tokens."""
         at = count + torch.arange(self.width - 1, device=window.device)  # [B, width - 1]
         return window.gather(1, at.unsqueeze(-1).expand(-1, -1, self.dim))
 
     def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Convolve each sequence alone: nothing is read across an offset."""
-        last, begun = x.new_zeros(len(x), self.width - 1, self.dim), 0
+        """Convolve each of the sequences packed in x [1, L, D] separately.
+
+        Parameters
+        ----------
+        x : Tensor, shape (1, L, D)
+            Inputs.
+        cu_seqlens : int32 Tensor, shape (n + 1,)
+            Offsets of the sequences.
+
+        Returns
+        -------
+        u : Tensor, shape (1, L, D)
+        """
+        last, before = x.new_zeros(len(x), self.width - 1, self.dim), 0
         if (shard := current_shard()) is not None:
-            (last, _), begun = self._halo(x, None), shard.before
-        before = tokens_before(x.shape[1], cu_seqlens, begun).unsqueeze(1)
-        return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), before)
+            (last, _), before = self._halo(x, None), shard.before
+        position = packed_positions(x.shape[1], cu_seqlens, before).unsqueeze(1)
+        return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), position)
 
     @torch.compiler.disable
     def _halo(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the last width - 1 tokens before this shard, and those of the whole sequence."""
+        """Return the last width - 1 tokens before this shard, and those of the entire sequence."""
         shard = current_shard()
         assert shard is not None
         if self.width == 1:
@@ -89,31 +131,43 @@ class ShortConv(nn.Module):
         return halo(*self._tail(x, key_mask), shard.group)
 
     def _tail(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The last width - 1 real tokens of x, with 0 in front if they are fewer, and how many."""
+        """Return the last width - 1 valid tokens of x, padded with 0 in front, and their number."""
         n = self.width - 1
-        nothing = x.new_zeros(len(x), n, self.dim)
+        zeros = x.new_zeros(len(x), n, self.dim)
         if key_mask is None:
-            tail = torch.cat([nothing, x], 1)[:, x.shape[1] :]
+            tail = torch.cat([zeros, x], 1)[:, x.shape[1] :]
             return tail, torch.full((len(x),), min(x.shape[1], n), device=x.device)
-        window, _, count = self._together(x, key_mask, nothing)
+        window, _, count = self._compact(x, key_mask, zeros)
         return self._last(window, count), count.squeeze(1).clamp(max=n)
 
-    def _convolve(self, x: Tensor, window: Tensor, before: Tensor | None = None) -> Tensor:
-        """`window` is x with the width - 1 tokens before it; of these each has `before` [L, 1]."""
+    def _convolve(self, x: Tensor, window: Tensor, position: Tensor | None = None) -> Tensor:
+        """Convolve `window`, which is x after the width - 1 tokens before it.
+
+        With `position` [L, 1], tokens before the start of a token's own sequence count as 0.
+        """
         L, u = x.shape[1], x + self.bias
         for i, w in enumerate(self.weight):
             shifted = window[:, self.width - 1 - i : self.width - 1 - i + L]
-            if before is not None and i:
-                shifted = torch.where(before >= i, shifted, 0.0)
+            if position is not None and i:
+                shifted = torch.where(position >= i, shifted, 0.0)
             u = torch.addcmul(u, shifted, w)
         return u
 
 
 class Convolved(Mixer):
-    """y = mixer(conv(x)): any mixer after a `ShortConv`, in every form the mixer has.
+    """y = mixer(conv(x)), a mixer after a `ShortConv`.
 
-    The last inputs of the convolution are part of the decoding state.
+    The decoding state contains the last inputs of the convolution.
 
+    Parameters
+    ----------
+    mixer : Mixer
+        Mixer to apply to the output of the convolution.
+    width : int, default 4
+        Width of the convolution.
+
+    Examples
+    --------
     >>> from eattn.nn import make_mixer
     >>> mixer = make_mixer("ea-6", 8, causal=True, short_conv=4)
     >>> y, state = mixer(torch.randn(2, 5, 8), return_state=True)
@@ -158,7 +212,5 @@ class Convolved(Mixer):
     def _split(self, x: Tensor, state: Any) -> tuple[Tensor | None, Any]:
         if state is None:
             return None, None
-        if not isinstance(state, ConvState):
-            raise TypeError(f"state must be a ConvState, got {type(state).__name__}")
-        check_shape(state.conv, (x.shape[0], self.conv.width - 1, self.dim), "[B, width - 1, D]")
-        return state.conv, state.after
+        want = (x.shape[0], self.conv.width - 1, self.dim)
+        return check_held(state, ConvState, "conv", want, "[B, width - 1, D]"), state.after

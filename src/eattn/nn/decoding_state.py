@@ -1,4 +1,4 @@
-"""Decoding states of the mixers: frozen dataclasses that are pytrees, with rows along axis 0."""
+"""Decoding states of the mixers: frozen dataclasses and pytrees whose axis 0 is the batch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -8,24 +8,48 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from eattn.ops.traceable import exporting
-
-SMALLEST = 64  # tokens a growing cache has room for at first
+MIN_CAPACITY = 64  # tokens; a growing cache starts with this capacity and doubles it
 
 
 class DecodingState(Protocol):
-    """The interface of every state, `eattn.State` included."""
+    """Interface of all decoding states, including `eattn.State`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for the tokens so far."""
+        """Size of the state in bytes."""
 
     def select(self, index: Tensor) -> Self:
-        """Return rows `index` of the batch, repeated or reordered as beam search needs."""
+        """Return the rows `index`, shape (n,), of the batch, which may repeat or reorder them."""
 
 
-class Rows:
-    """Base of states: a pytree whose children are the fields, under their names."""
+class StateBase:
+    """Base class of states: a pytree whose children are the fields, under their names.
+
+    Subclasses are also registered as safe for `torch.load(weights_only=True)`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        def flatten_with_keys(state: StateBase) -> tuple[list[tuple[Any, Any]], Any]:
+            children, static = state._flatten()
+            named: list[Any] = [(pytree.MappingKey(n), child) for n, child in children.items()]
+            return named, (tuple(children), static)
+
+        def flatten(state: StateBase) -> tuple[list[Any], Any]:
+            named, context = flatten_with_keys(state)
+            return [child for _, child in named], context
+
+        def unflatten(children: Iterable[Any], context: Any) -> StateBase:
+            names, static = context
+            return cls._unflatten(dict(zip(names, children, strict=True)), static)
+
+        pytree.register_pytree_node(
+            cls,
+            flatten,
+            unflatten,
+            serialized_type_name=f"eattn.{cls.__name__}",
+            flatten_with_keys_fn=flatten_with_keys,
+        )
+        torch.serialization.add_safe_globals([cls])
 
     @property
     def nbytes(self) -> int:
@@ -35,7 +59,7 @@ class Rows:
         return pytree.tree_map(lambda x: x.index_select(0, index), self)
 
     def _flatten(self) -> tuple[dict[str, Any], Any]:
-        """Return the children by name, and what else `_unflatten` needs."""
+        """Return the children by name, and the static data that `_unflatten` needs."""
         return {field.name: getattr(self, field.name) for field in fields(self)}, None  # type: ignore[arg-type]
 
     @classmethod
@@ -43,75 +67,49 @@ class Rows:
         return cls(**children)
 
 
-def register_state(cls: type[Rows]) -> None:
-    """Register a state as a pytree, and for `torch.load(weights_only=True)`."""
-
-    def flatten(state: Rows) -> tuple[list[Any], Any]:
-        children, static = state._flatten()
-        return list(children.values()), (tuple(children), static)
-
-    def flatten_with_keys(state: Rows) -> tuple[list[tuple[Any, Any]], Any]:
-        children, static = state._flatten()
-        return [(pytree.MappingKey(n), x) for n, x in children.items()], (tuple(children), static)
-
-    def unflatten(children: Iterable[Any], context: Any) -> Rows:
-        names, static = context
-        return cls._unflatten(dict(zip(names, children, strict=True)), static)
-
-    name = f"eattn.{cls.__name__}"
-    pytree.register_pytree_node(
-        cls,
-        flatten,
-        unflatten,
-        serialized_type_name=name,
-        flatten_with_keys_fn=flatten_with_keys,
-    )
-    torch.serialization.add_safe_globals([cls])
-
-
 @dataclass(frozen=True, eq=False)
-class Hidden(Rows):
-    """Hidden vector of a recurrence, [B, D]."""
+class Hidden(StateBase):
+    """State of a recurrence: its hidden vector [B, D]."""
 
     h: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class LinearState(Rows):
-    """Sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18)."""
+class LinearState(StateBase):
+    """State of linear attention: sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18)."""
 
     s: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class ConvState(Rows):
-    """Last inputs of a short convolution, [B, width - 1, D], and the state of its mixer."""
+class ConvState(StateBase):
+    """State of `Convolved`: the last inputs [B, width - 1, D], and the state of the mixer."""
 
     conv: Tensor
     after: DecodingState
 
 
 @dataclass(frozen=True, eq=False)
-class KVCache(Rows):
-    """Keys and values of every token so far: [B, H, length, d], so it grows with each of them.
+class KVCache(StateBase):
+    """Keys and values of all tokens so far, [B, H, length, d].
 
-    Appending writes behind `length` into memory that earlier caches share and do not look at; a
-    cache that was continued before is copied first. So no cache ever changes, and decoding copies
-    nothing.
+    Appending writes after `length` into memory that is shared with earlier caches, which never read
+    that far. A cache that was already continued is copied first. Therefore no cache ever changes,
+    and decoding does not copy.
     """
 
     keys: Tensor  # [B, H, capacity, d]
-    values: Tensor
+    values: Tensor  # [B, H, capacity, d]
     length: int
-    mask: Tensor | None  # [B, length], True for valid tokens; None: all are
-    max_len: int | None  # room from the start, and the limit; None: grows
-    written: list[int]  # how far the shared memory is taken
+    mask: Tensor | None  # [B, length], True for valid tokens; None if all tokens are valid
+    max_len: int | None  # fixed capacity; None if the cache grows
+    written: list[int]  # number of tokens written to the shared memory
 
     @classmethod
     def empty(cls, k: Tensor, v: Tensor, *, max_len: int | None) -> "KVCache":
-        """Make a cache before the first token, for keys and values like these [B, H, L, d]."""
-        room = max(k.shape[2], SMALLEST) if max_len is None else max_len
-        keys, values = (x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (k, v))
+        """Make an empty cache for keys and values of the shape and dtype of k, v [B, H, L, d]."""
+        capacity = max(k.shape[2], MIN_CAPACITY) if max_len is None else max_len
+        keys, values = (x.new_empty(*x.shape[:2], capacity, x.shape[3]) for x in (k, v))
         return cls(keys, values, 0, None, max_len, [0])
 
     @property
@@ -123,35 +121,35 @@ class KVCache(Rows):
         return self.values[:, :, : self.length]
 
     def append(self, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> "KVCache":
-        """Return the cache with the keys and values of further tokens, [B, H, L, d]."""
+        """Return a cache that also holds the keys and values [B, H, L, d] of new tokens."""
         length = self.length + k.shape[2]
         if self.max_len is not None and length > self.max_len:
             raise ValueError(
-                f"the cache has room for max_len = {self.max_len} tokens, got token {length}"
+                f"the cache is limited to max_len = {self.max_len} tokens, got {length};"
+                " build the mixer with a larger max_len, or with None"
             )
         mask = self._mask_with(key_mask, k)
-        saved = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, self.keys))
-        if saved or exporting():
-            # Autograd forbids writing into what it has saved, and a graph has no memory of its own.
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, self.keys)):
+            # Autograd has saved these tensors, so they must not be overwritten.
             keys, values = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)
             return replace(
                 self, keys=keys, values=values, length=length, mask=mask, written=[length]
             )
-        cache = self._with_room(length)
+        cache = self._with_capacity(length)
         cache.keys[:, :, self.length : length] = k
         cache.values[:, :, self.length : length] = v
         cache.written[0] = length
         return replace(cache, length=length, mask=mask)
 
-    def _with_room(self, length: int) -> "KVCache":
-        """Return this cache if nothing is written behind it and `length` tokens fit, or a copy."""
-        room = self.keys.shape[2]
-        # Outside of inference mode its tensors cannot be written to.
+    def _with_capacity(self, length: int) -> "KVCache":
+        """Return this cache if `length` tokens can be written to it, else a copy with room."""
+        capacity = self.keys.shape[2]
+        # Tensors made in inference mode cannot be written to outside of it.
         frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
-        if self.written[0] == self.length and length <= room and not frozen:
+        if self.written[0] == self.length and length <= capacity and not frozen:
             return self
-        room = self.max_len or max(2 * room if length > room else room, length)
-        keys, values = (x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (self.k, self.v))
+        capacity = self.max_len or max(2 * capacity if length > capacity else capacity, length)
+        keys, values = (x.new_empty(*x.shape[:2], capacity, x.shape[3]) for x in (self.k, self.v))
         keys[:, :, : self.length], values[:, :, : self.length] = self.k, self.v
         return replace(self, keys=keys, values=values, written=[self.length])
 
@@ -166,7 +164,7 @@ class KVCache(Rows):
         return torch.cat([earlier, new], 1)
 
     def _flatten(self) -> tuple[dict[str, Tensor], Any]:
-        """Leave out the room for tokens to come."""
+        """Return keys and values without the unused capacity."""
         mask = {} if self.mask is None else {"mask": self.mask}
         return {"keys": self.k, "values": self.v} | mask, (self.length, self.max_len)
 
@@ -178,29 +176,35 @@ class KVCache(Rows):
         return cls(**{"mask": None} | children, length=length, max_len=max_len, written=[length])
 
 
-for _state in (Hidden, LinearState, ConvState, KVCache):
-    register_state(_state)
+def extend_cache(
+    state: Any, k: Tensor, v: Tensor, key_mask: Tensor | None, *, max_len: int | None = None
+) -> KVCache:
+    """Append k and v [B, H, L, d] to the cache `state`, or to a new cache if it is None."""
+    if state is None:
+        state = KVCache.empty(k, v, max_len=max_len)
+    else:
+        want = (*k.shape[:2], getattr(state, "length", 0), k.shape[3])
+        check_held(state, KVCache, "k", want, "[B, H, length, d]")
+    return state.append(k, v, key_mask)
 
 
-def check_cache(state: object, k: Tensor) -> KVCache:
-    """Return `state` if it is a cache that keys k [B, H, L, d] can be appended to."""
-    if not isinstance(state, KVCache):
-        raise TypeError(f"state must be a KVCache, got {type(state).__name__}")
-    check_shape(state.k, (*k.shape[:2], state.length, k.shape[3]), "[B, H, length, d]")
-    return state
-
-
-def check_shape(held: Tensor, want: tuple[int, ...], axes: str) -> None:
-    """Check that a tensor of a state fits x and the layer."""
+def check_held(state: Any, cls: type, name: str, want: tuple[int, ...], axes: str) -> Tensor:
+    """Return the tensor `name` of a state after checking the state's class and the shape."""
+    if not isinstance(state, cls):
+        raise TypeError(f"state must be a {cls.__name__}, got {type(state).__name__}")
+    held: Tensor = getattr(state, name)
     if tuple(held.shape) != want:
         raise ValueError(
-            f"state must hold {axes} = {want} for this x and layer, got {tuple(held.shape)}"
+            f"state must hold {axes} = {want} for this input and layer, got {tuple(held.shape)}"
         )
+    return held
 
 
 def parts(state: Any) -> dict[str, Tensor]:
-    """Return the tensors of a state by the names of their fields, to store or export them.
+    """Return the tensors of a state by field name, to save or export them.
 
+    Examples
+    --------
     >>> from eattn import State
     >>> list(parts(ConvState(torch.zeros(2, 3, 8), State.zeros(2, 8))))
     ['conv', 's', 'z', 'shift']
@@ -209,7 +213,7 @@ def parts(state: Any) -> dict[str, Tensor]:
 
 
 def rebuilt(like: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return a state of the same kind that holds the tensors that `parts` returned."""
+    """Return a state of the kind of `like` from the tensors that `parts` returned."""
     named, spec = _named_leaves(like)
     return pytree.tree_unflatten([tensors[name] for name, _ in named], spec)
 

@@ -1,9 +1,10 @@
-"""What turns a series into tokens: values, learned positions, and the times of sampling.
+"""Embeddings of time series: values, learned positions and sampling times.
 
 Axes: B batch, L tokens, C channels of the series, D channels of the model, F calendar fields.
-A masked token is no token: it is never read, and it takes up no position.
+Masked tokens are never read and take up no position.
 """
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Literal
@@ -14,12 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from eattn._checks import check_size
-from eattn.nn.base import check_tokens, zero_masked
+from eattn.nn.base import check_tokens, is_readable
+from eattn.nn.padding import zero_masked
 
-KINDS = ("linear", "conv")  # of embedding the values
-STD = 0.02  # of learned positions and times at the start, as in BERT
+KINDS = ("linear", "conv")
+INIT_STD = 0.02  # standard deviation of new position and calendar embeddings, as in BERT
 
-# The lowest and the highest value of each field, as Python's datetime counts: Monday is 0.
+# Lowest and highest value of each calendar field, numbered as in Python's datetime (Monday is 0).
 FIELDS: dict[str, tuple[int, int]] = {
     "month": (1, 12),
     "day": (1, 31),
@@ -30,11 +32,20 @@ FIELDS: dict[str, tuple[int, int]] = {
 
 
 class TokenEmbedding(nn.Module):
-    """e_i = W x_i + b, or with kind="conv" a convolution of width 3 over time: C -> D channels.
+    """Embed the values of a series, x [B, L, C] -> [B, L, D].
 
-    x [B, L, C] -> [B, L, D]. For the convolution a masked token is 0, as is what lies beyond the
-    ends; move the valid tokens together first, or it sees the gap.
+    Parameters
+    ----------
+    channels : int
+        Number of channels C of the series.
+    dim : int
+        Number of channels D of the model.
+    kind : {"linear", "conv"}, default "linear"
+        A linear map of each token, or a convolution of width 3 over time. The convolution reads 0
+        for masked tokens and beyond the ends, so valid tokens should be contiguous.
 
+    Examples
+    --------
     >>> TokenEmbedding(3, 16, kind="conv")(torch.randn(2, 5, 3)).shape
     torch.Size([2, 5, 16])
     """
@@ -63,11 +74,17 @@ class TokenEmbedding(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """x_i + p_(start + i): a learned vector for each of max_len absolute positions.
+    """Add a learned vector for each absolute position, x_i + p_(start + i).
 
-    x [B, L, D] -> [B, L, D]. `start` is the position of the first token, one for all rows or [B].
-    With key_mask [B, L], positions count the valid tokens of each row, wherever the padding is.
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    max_len : int
+        Number of positions.
 
+    Examples
+    --------
     >>> positions = LearnedPositions(16, max_len=100)
     >>> positions(torch.randn(2, 5, 16), start=95).shape
     torch.Size([2, 5, 16])
@@ -77,12 +94,27 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.dim, self.max_len = check_size("dim", dim), check_size("max_len", max_len)
         self.table = nn.Embedding(max_len, dim)
-        nn.init.normal_(self.table.weight, std=STD)
+        nn.init.normal_(self.table.weight, std=INIT_STD)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, max_len={self.max_len}"
 
     def forward(self, x: Tensor, start: int | Tensor = 0, key_mask: Tensor | None = None) -> Tensor:
+        """Add positions to x.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, D)
+            Tokens.
+        start : int or int Tensor of shape (B,), default 0
+            Position of the first token.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid tokens. Positions count only valid tokens.
+
+        Returns
+        -------
+        y : Tensor, shape (B, L, D)
+        """
         check_tokens("x", x, "[B, L, D]", self.dim)
         if key_mask is None:
             position = torch.arange(x.shape[1], device=x.device)
@@ -103,29 +135,37 @@ class LearnedPositions(nn.Module):
     def _check(
         self, position: Tensor, L: int, start: int | Tensor, key_mask: Tensor | None
     ) -> None:
-        """That every position has a vector; where that needs values, not at the price of a sync."""
+        """Raise if a position is outside the table, unless reading positions would need a sync."""
         if isinstance(start, int) and key_mask is None:
             first, last = (start, start + L - 1) if L else (0, 0)
-        elif torch.compiler.is_compiling() or position.device.type != "cpu" or not position.numel():
-            return  # a lookup beyond the table fails there too, in the words of PyTorch
+        elif not is_readable(position):
+            return  # the lookup itself fails then, with an error from PyTorch
         else:
             first, last = int(position.min()), int(position.max())
         if first < 0:
             raise ValueError(f"start must be at least 0, got {first}")
         if last >= self.max_len:
-            begin = start if isinstance(start, int) else int(start.max())
+            first = start if isinstance(start, int) else int(start.max())
             raise ValueError(
-                f"x of length L = {L} at start = {begin} needs {last + 1} positions,"
-                f" but max_len = {self.max_len}: raise max_len, or shorten x"
+                f"x of length L = {L} at start = {first} needs {last + 1} positions,"
+                f" but max_len = {self.max_len}: increase max_len or shorten x"
             )
 
 
 class CalendarEmbedding(nn.Module):
-    """The sum of a learned vector for each field of the sampling time: month, day, weekday, ...
+    """Embed sampling times as the sum of one learned vector per calendar field.
 
-    calendar [..., F] of integers, as `calendar_fields` makes it -> [..., D]: the paper's absolute
-    positional embedding based on sampling times (Sec. 4.1). key_mask [...] hides what is no time.
+    This is the paper's absolute positional embedding based on sampling times (Sec. 4.1).
 
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    fields : sequence of str, optional
+        Names of the calendar fields; month, day, weekday, hour and minute by default.
+
+    Examples
+    --------
     >>> times = np.datetime64("2016-07-01") + np.arange(48) * np.timedelta64(1, "h")
     >>> CalendarEmbedding(16)(calendar_fields(times)).shape
     torch.Size([48, 16])
@@ -137,9 +177,22 @@ class CalendarEmbedding(nn.Module):
         sizes = {name: FIELDS[name][1] - FIELDS[name][0] + 1 for name in self.fields}
         self.tables = nn.ModuleDict({name: nn.Embedding(n, dim) for name, n in sizes.items()})
         for table in self.tables.values():
-            nn.init.normal_(table.weight, std=STD)  # type: ignore[arg-type]
+            nn.init.normal_(table.weight, std=INIT_STD)  # type: ignore[arg-type]
 
     def forward(self, calendar: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Embed calendar fields.
+
+        Parameters
+        ----------
+        calendar : int Tensor, shape (..., F)
+            Calendar fields, as returned by `calendar_fields`.
+        key_mask : bool Tensor, shape (...), optional
+            True for valid times. Values of masked times are ignored.
+
+        Returns
+        -------
+        y : Tensor, shape (..., D)
+        """
         if not isinstance(calendar, Tensor) or calendar.dtype not in (torch.int64, torch.int32):
             kind = calendar.dtype if isinstance(calendar, Tensor) else type(calendar).__name__
             raise TypeError(f"calendar must be an int64 or int32 tensor, got {kind}")
@@ -154,15 +207,11 @@ class CalendarEmbedding(nn.Module):
             index = index.masked_fill(~key_mask.unsqueeze(-1), 0)
         self._check(index)
         parts = zip(self.tables.values(), index.unbind(-1), strict=True)
-        first, *rest = (table(column) for table, column in parts)
-        total: Tensor = first
-        for vector in rest:
-            total = total + vector
-        return total
+        return functools.reduce(torch.add, (table(column) for table, column in parts))
 
     def _check(self, index: Tensor) -> None:
-        """That every value is in its range; not while compiling, nor at the price of a sync."""
-        if torch.compiler.is_compiling() or index.device.type != "cpu" or not index.numel():
+        """Raise if a field is out of range, unless reading the values would need a sync."""
+        if not is_readable(index):
             return
         least, most = index.flatten(0, -2).aminmax(dim=0) if index.dim() > 1 else (index, index)
         for name, a, b in zip(self.fields, least.tolist(), most.tolist(), strict=True):
@@ -173,12 +222,23 @@ class CalendarEmbedding(nn.Module):
 
 
 def calendar_fields(times: ArrayLike, fields: Sequence[str] = tuple(FIELDS)) -> Tensor:
-    """Month, day, weekday (Monday is 0), hour and minute of each time: [...] -> int64 [..., F].
+    """Return calendar fields of sampling times: month, day, weekday, hour and minute.
 
-    `times` is a numpy datetime64 array of any unit, or what numpy reads as one: a pandas column,
-    a list of datetimes or of ISO strings. Integers are refused, as they do not say their unit:
-    `x.astype("datetime64[ns]")` does.
+    Parameters
+    ----------
+    times : array_like of datetime64, shape (...)
+        Times as a NumPy datetime64 array of any unit, a pandas column, or a list of datetimes or
+        ISO strings. Integers raise, as their unit is unknown: use `x.astype("datetime64[ns]")`.
+    fields : sequence of str, optional
+        Names of the fields to return, in order; all five by default.
 
+    Returns
+    -------
+    calendar : int64 Tensor, shape (..., F)
+        Weekdays start with Monday = 0.
+
+    Examples
+    --------
     >>> calendar_fields(np.array(["2016-02-29T13:45"], dtype="datetime64[m]")).tolist()
     [[2, 29, 0, 13, 45]]
     """
@@ -196,14 +256,14 @@ def calendar_fields(times: ArrayLike, fields: Sequence[str] = tuple(FIELDS)) -> 
 
 
 def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """Known names, at least one, none twice."""
+    """Return `fields` as a tuple after checking that the names are known and unique."""
     if isinstance(fields, str):
         raise TypeError(f"fields must be a sequence of names, got the string {fields!r}")
     for name in fields:
         if name not in FIELDS:
             raise ValueError(f"fields must be among {', '.join(FIELDS)}, got {name!r}")
     if not fields or len(set(fields)) != len(fields):
-        raise ValueError(f"fields must name at least one field and none twice, got {fields!r}")
+        raise ValueError(f"fields must be at least one name without repetition, got {fields!r}")
     return tuple(fields)
 
 
@@ -211,17 +271,17 @@ def _as_times(times: ArrayLike) -> NDArray[np.datetime64]:
     raw = np.asarray(times)
     if raw.dtype.kind not in "MUO":
         raise TypeError(
-            f"times must be datetime64, got {raw.dtype}: numbers do not say their unit,"
-            " times.astype('datetime64[ns]') does"
+            f"times must be datetime64, got {raw.dtype}: state the unit of numbers with"
+            " times.astype('datetime64[ns]')"
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy would turn a time zone into UTC with a warning
+            warnings.simplefilter("error")  # NumPy only warns when it drops a time zone
             at = raw if raw.dtype.kind == "M" else raw.astype("datetime64[us]")
     except (ValueError, TypeError, Warning) as error:
-        raise TypeError(f"times must be datetime64 or what numpy reads as one: {error}") from None
+        raise TypeError(f"times must be datetime64 or convertible to it: {error}") from None
     missing = np.isnat(at)
     if missing.any():
         where = tuple(int(i) for i in np.argwhere(missing)[0])
-        raise ValueError(f"times must all be known, got NaT at index {where}")
+        raise ValueError(f"times must not be missing, got NaT at index {where}")
     return at

@@ -1,4 +1,4 @@
-"""A stack of Transformer blocks, and what it remembers while decoding."""
+"""A stack of Transformer blocks and its decoding state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,24 +6,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from eattn.nn.block import TransformerBlock, TransformerConfig, configure
-from eattn.nn.decoding_state import DecodingState, Rows, register_state
+from eattn.nn.decoding_state import DecodingState, StateBase
 
 
 @dataclass(frozen=True, eq=False)
-class EncoderState(Rows):
-    """States of the blocks of an encoder, the first block first."""
+class EncoderState(StateBase):
+    """Decoding state of a `TransformerEncoder`: the states of its blocks, in order."""
 
     layers: tuple[DecodingState, ...]
 
 
-register_state(EncoderState)
-
-
 class TransformerEncoder(nn.Module):
-    """`depth` blocks, one after the other; with norm="pre", a last layer norm.
+    """A stack of `depth` Transformer blocks, followed by a layer norm if norm="pre".
 
-    Made from a config, from its fields by keyword, or from both, where keywords win.
+    Parameters
+    ----------
+    config : TransformerConfig, optional
+        Configuration; the default one if omitted.
+    **changes
+        Fields of `TransformerConfig`, which take precedence over `config`.
 
+    Examples
+    --------
     >>> import torch
     >>> encoder = TransformerEncoder(dim=64, depth=2, mixer="ea-6", causal=True)
     >>> x = torch.randn(2, 10, 64)
@@ -41,6 +45,7 @@ class TransformerEncoder(nn.Module):
 
     @property
     def num_parameters(self) -> int:
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def extra_repr(self) -> str:
@@ -58,10 +63,25 @@ class TransformerEncoder(nn.Module):
         state: EncoderState | None = None,
         return_state: bool = False,
     ) -> Any:
-        """x [B, L, D] -> y [B, L, D], or (y, state) with `return_state`.
+        """Encode a sequence.
 
-        `key_mask` [B, L] is True for valid tokens; the others are never read. `cu_seqlens` [n + 1]
-        are the offsets of sequences packed along L, with B = 1. `state` holds the tokens before x.
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, D)
+            Tokens.
+        key_mask : bool Tensor, shape (B, L), optional
+            True for valid tokens. Masked tokens are never read; their outputs are finite.
+        cu_seqlens : int32 Tensor, shape (n + 1,), optional
+            Offsets of sequences packed along L, with B = 1.
+        state : EncoderState, optional
+            State after the tokens before x.
+        return_state : bool, default False
+            Also return the state after x.
+
+        Returns
+        -------
+        y : Tensor, shape (B, L, D)
+        state : EncoderState, only if `return_state`
         """
         after = []
         for block, before in zip(self.blocks, self._layers(state), strict=True):
@@ -79,7 +99,20 @@ class TransformerEncoder(nn.Module):
         return (y, EncoderState(tuple(after))) if return_state else y
 
     def step(self, x_t: Tensor, state: EncoderState | None = None) -> tuple[Tensor, EncoderState]:
-        """One token x_t [B, D] -> (y_t [B, D], the state after it); no state: the first token."""
+        """Encode one token.
+
+        Parameters
+        ----------
+        x_t : Tensor, shape (B, D)
+            Next token of each row.
+        state : EncoderState, optional
+            State after the tokens before; None if x_t is the first token.
+
+        Returns
+        -------
+        y_t : Tensor, shape (B, D)
+        state : EncoderState
+        """
         after = []
         for block, before in zip(self.blocks, self._layers(state), strict=True):
             x_t, layer = block.step(x_t, before)  # type: ignore[operator]

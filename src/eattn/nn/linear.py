@@ -1,21 +1,30 @@
-"""Linear attention (Eq. 18), and the same with a Taylor polynomial for its kernel (Eq. 20)."""
+"""Linear attention (Eq. 18), also with a Taylor polynomial as its kernel (Eq. 20)."""
 
 from typing import Any
 
 from torch import Tensor
 
 from eattn.nn.base import Mixer, check_heads, projection
-from eattn.nn.decoding_state import LinearState, check_shape
+from eattn.nn.decoding_state import LinearState, check_held
 from eattn.nn.softmax import join_heads, split_heads
 from eattn.ops import baselines
 
 
 class LinearAttention(Mixer):
-    """y = out(phi(q) S / phi(q) Z), S and Z sums over the keys, in O(LFd) a head (Eq. 18).
+    """y = out(phi(q) S / phi(q) Z) with S and Z summed over the keys, in O(LFd) per head (Eq. 18).
 
-    phi(x) = elu(x) + 1 has F = d = dim / heads features. With `taylor` the weights are
-    1 + o + o^2 / 2 for o = q k^T / sqrt(d), SA's exponential to order 2, with some d^2 / 2 features
-    (Eq. 20).
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    heads : int, default 8
+        Number of heads; each has d = dim / heads channels.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself.
+    taylor : bool, default False
+        Use the weights 1 + o + o^2 / 2 with o = q k^T / sqrt(d), the exponential of softmax
+        attention to order 2, which has about d^2 / 2 features (Eq. 20). Otherwise
+        phi(x) = elu(x) + 1 with F = d features.
     """
 
     def __init__(
@@ -24,8 +33,8 @@ class LinearAttention(Mixer):
         super().__init__(dim, causal=causal)
         self.heads = check_heads(dim, heads)
         self.taylor = taylor
-        self.in_proj = projection(dim, 3)
-        self.out_proj = projection(dim, 1)
+        self.in_proj = projection(dim, 3 * dim, parts=3)
+        self.out_proj = projection(dim, dim)
 
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
@@ -35,11 +44,8 @@ class LinearAttention(Mixer):
             q = q * q.shape[-1] ** -0.5
         kernel = baselines.TAYLOR if self.taylor else baselines.ELU
         if state is not None:
-            if not isinstance(state, LinearState):
-                raise TypeError(f"state must be a LinearState, got {type(state).__name__}")
-            d = q.shape[-1]
-            want = (*q.shape[:2], kernel.phi(q[:, :, :0]).shape[-1], d + 1)
-            check_shape(state.s, want, "[B, H, F, d + 1]")
+            want = (*q.shape[:2], kernel.phi(q[:, :, :0]).shape[-1], q.shape[-1] + 1)
+            state = check_held(state, LinearState, "s", want, "[B, H, F, d + 1]")
         y, s = baselines.linear_attention(
             kernel,
             q,
@@ -47,7 +53,7 @@ class LinearAttention(Mixer):
             v,
             causal=self.causal,
             key_mask=key_mask,
-            state=None if state is None else state.s,
+            state=state,
         )
         return self.out_proj(join_heads(y)), LinearState(s)
 

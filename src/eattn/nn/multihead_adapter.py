@@ -1,4 +1,4 @@
-"""Any mixer in place of `torch.nn.MultiheadAttention`, in models that are already written."""
+"""Replace `torch.nn.MultiheadAttention` in existing models by any mixer."""
 
 from collections.abc import Callable
 
@@ -13,19 +13,35 @@ def replace_attention(
     model: nn.Module,
     mixer: str | Callable[[str, nn.MultiheadAttention], Mixer | None] = "ea-6",
 ) -> int:
-    """Put a mixer in the place of every `nn.MultiheadAttention` in `model`, and count them.
+    """Replace every `nn.MultiheadAttention` in `model` by a mixer, in place.
 
-    `mixer` is a name that `make_mixer` knows, for non-causal mixers as wide as what they replace,
-    or a function of the module's name and the module itself, that returns a mixer, or None to
-    leave it. The new ones have new weights, and are to be trained.
+    The mixers have new weights and need training.
 
+    Parameters
+    ----------
+    model : nn.Module
+        Model that contains the attention layers.
+    mixer : str or callable, default "ea-6"
+        Name that `make_mixer` accepts, for non-causal mixers of the same width; or a function
+        `(name, module) -> Mixer` that returns None to keep a layer.
+
+    Returns
+    -------
+    count : int
+        Number of layers replaced.
+
+    Examples
+    --------
     >>> layer = nn.TransformerEncoderLayer(64, 8, batch_first=True)
     >>> model = nn.TransformerEncoder(layer, num_layers=6)
     >>> replace_attention(model, "ea-6")
     6
     """
     if isinstance(model, nn.MultiheadAttention):
-        raise ValueError("model must contain the attention: a module cannot replace itself")
+        raise ValueError(
+            "model must contain nn.MultiheadAttention, got such a layer, which cannot replace"
+            " itself: use MultiheadAdapter"
+        )
     found = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)]
     count = 0
     for name, old in found:
@@ -39,17 +55,22 @@ def replace_attention(
         count += 1
     for module in model.modules():
         if count and isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False  # its shortcut would feed the mixers nested tensors
+            module.use_nested_tensor = False  # mixers take no nested tensors
     return count
 
 
 class MultiheadAdapter(nn.Module):
-    """Called as `nn.MultiheadAttention` is, answered by a mixer: (y, None).
+    """A mixer with the call signature of `nn.MultiheadAttention`.
 
-    `key_padding_mask` may be bool, True where a token is padding, or float, -inf there. Of
-    `attn_mask` only the causal one makes sense, and only to a causal mixer. A key that is not the
-    query is cross-attention, which takes an `ElementwiseAttention`; its values come from the key.
+    Parameters
+    ----------
+    mixer : Mixer
+        Mixer to call. Cross-attention requires an `ElementwiseAttention`.
+    batch_first : bool, default True
+        Inputs and outputs are [B, L, D] instead of [L, B, D].
 
+    Examples
+    --------
     >>> from eattn.nn import ElementwiseAttention
     >>> layer = nn.TransformerEncoderLayer(64, 8, batch_first=True)
     >>> layer.self_attn = MultiheadAdapter(ElementwiseAttention(64))
@@ -57,8 +78,8 @@ class MultiheadAdapter(nn.Module):
     torch.Size([2, 100, 64])
     """
 
-    # What nn.TransformerEncoderLayer asks before it takes its fused path, which would compute
-    # softmax attention from our weights.
+    # nn.TransformerEncoderLayer reads these attributes; the values disable its fused path, which
+    # would compute softmax attention from our weights.
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
@@ -80,7 +101,30 @@ class MultiheadAdapter(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """y for query [B, L, D] over key [B, Lk, D], or [L, B, D]; there are no weights to give."""
+        """Attend from `query` to `key`.
+
+        Parameters
+        ----------
+        query : Tensor, shape (B, L, D) or (L, B, D)
+            Tokens that attend.
+        key : Tensor, shape (B, Lk, D) or (Lk, B, D)
+            Tokens to attend to. If it is not `query` itself, this is cross-attention.
+        value : Tensor
+            Must be `key`, as the mixer projects keys and values from the same tokens.
+        key_padding_mask : Tensor, shape (B, Lk), optional
+            Padding: True in a bool mask, -inf in a float mask.
+        need_weights, average_attn_weights : bool
+            Ignored, as mixers have no attention weights.
+        attn_mask : Tensor, shape (L, L), optional
+            Must be the causal mask, and the mixer must be causal.
+        is_causal : bool, default False
+            Whether the mask is causal; the mixer must be causal then.
+
+        Returns
+        -------
+        y : Tensor, shape (B, L, D) or (L, B, D)
+        weights : None
+        """
         if value is not key:
             raise ValueError("value must be key: the mixer projects both from the same tokens")
         self._check_causal(attn_mask, is_causal)
@@ -88,27 +132,27 @@ class MultiheadAdapter(nn.Module):
         if key_padding_mask is not None:
             options["key_mask"] = _visible(key_padding_mask)
         if key is not query:
-            options["context"] = self._turn(key)
-        return self._turn(self.mixer(self._turn(query), **options)), None
+            options["context"] = self._swap(key)
+        return self._swap(self.mixer(self._swap(query), **options)), None
 
-    def _turn(self, x: Tensor) -> Tensor:
-        """Between [L, B, D] and [B, L, D], where the model puts time first."""
+    def _swap(self, x: Tensor) -> Tensor:
+        """Convert between the caller's layout and [B, L, D]."""
         return x if self.batch_first else x.transpose(0, 1)
 
     def _check_causal(self, attn_mask: Tensor | None, is_causal: bool) -> None:
-        """A mask says what the mixer does by itself, or cannot be honoured."""
+        """Raise unless the mask is what the mixer applies anyway."""
         if not self.mixer.causal:
             if is_causal or attn_mask is not None:
-                raise ValueError("attn_mask needs a mixer made with causal=True")
+                raise ValueError("attn_mask and is_causal need a mixer built with causal=True")
         elif attn_mask is not None:
-            seen = _visible(attn_mask)
-            if seen.dim() != 2 or not torch.equal(seen, torch.ones_like(seen).tril()):
+            visible = _visible(attn_mask)
+            if visible.dim() != 2 or not torch.equal(visible, torch.ones_like(visible).tril()):
                 raise ValueError(
-                    "attn_mask must be the causal one, [L, L] open up to the diagonal;"
-                    f" got another, of shape {tuple(attn_mask.shape)}"
+                    "attn_mask must be the causal mask [L, L], the only one a mixer can apply; got"
+                    f" a different mask of shape {tuple(attn_mask.shape)}"
                 )
 
 
 def _visible(mask: Tensor) -> Tensor:
-    """Convert a mask of PyTorch (True or -inf: hidden) to ours (True: visible)."""
+    """Convert a PyTorch mask, in which True or -inf is masked, to one in which True is valid."""
     return ~mask if mask.dtype == torch.bool else mask == 0

@@ -1,7 +1,8 @@
-"""Where q and k lie: a series resembles e^-(q-k)^2 only near 0, a quadrature only on its grid.
+"""Keep q and k in the range where an expansion approximates e^-(q-k)^2 well.
 
-Exact EA depends on q - k alone, so nothing is lost by moving both; how far they spread is a choice
-of scale. Training moves them out of the range in which an expansion is good; this keeps them there.
+A Taylor expansion is accurate near 0, a quadrature on its grid, and training may move q and k out
+of that range. Exact EA depends only on q - k, so subtracting the same center from both loses
+nothing.
 """
 
 from typing import Literal
@@ -10,33 +11,35 @@ import torch
 from torch import Tensor, nn
 
 from eattn._checks import check_bool
+from eattn.nn.padding import mean_valid, zero_masked
 from eattn.ops.checks import check_cu_seqlens
 
 Center = Literal["mean", "learned"]
 CENTERS = ("mean", "learned")
-# Standard deviation of q and k at the start, for inputs of unit variance: EA-6 is then within a
-# per cent of exact EA, which it is not at 1.
+# Initial standard deviation of q and k for inputs of unit variance, at which EA-6 is within 2 % of
+# exact EA.
 SPREAD = 0.5
-MOMENTUM = 0.05
+MOMENTUM = 0.05  # weight of a new batch in the learned center
 
 
 class QKRange(nn.Module):
-    """Map q, k [B, L, D] to b q - c, b k - c, with unit mean square over D first if asked to.
+    """Map q and k to b q - c and b k - c, optionally after normalisation.
 
     Parameters
     ----------
     dim : int
-        Channels D of q and k.
+        Number of channels D.
     qk_norm : bool
-        Normalise q and k to unit mean square.
+        Normalise each q and k to a root mean square of 1 over its channels first. The scale b is
+        0.5 then, and 1 otherwise.
     bandwidth : bool
-        Learn b, one for each channel: K = e^(-b^2 (q - k)^2).
+        Learn b for each channel, which makes the kernel e^(-b^2 (q - k)^2).
     center : {"mean", "learned"} or None
-        "mean" takes c from the valid keys of the sequence, all of which must be known. "learned" is
-        a running mean of the keys in training (a forward and its backward), fixed afterwards. It
-        comes from the data and not from a gradient: exact EA does not depend on it.
+        "mean" sets c to the mean of the valid keys of the sequence. "learned" sets c to a running
+        mean of the keys, updated in training and fixed in evaluation; it gets no gradient, since
+        exact EA does not depend on it. None sets c to 0.
     causal : bool
-        Whether later keys are unknown, which rules out "mean".
+        Whether the layer is causal; "mean" raises then, as it would depend on later keys.
     """
 
     running: Tensor
@@ -58,6 +61,23 @@ class QKRange(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Return the mapped q [B, L, D] and k [B, Lk, D].
+
+        Parameters
+        ----------
+        q : Tensor, shape (B, L, D)
+            Queries.
+        k : Tensor, shape (B, Lk, D)
+            Keys.
+        key_mask : bool Tensor of shape (B, Lk), or None
+            True for valid keys.
+        cu_seqlens : int32 Tensor of shape (n + 1,), or None
+            Offsets of packed sequences; each has its own mean.
+
+        Returns
+        -------
+        q, k : Tensor
+        """
         if self.qk_norm:
             q, k = (nn.functional.rms_norm(x, x.shape[-1:]) for x in (q, k))
         b = self.scale if self.bandwidth is None else self.bandwidth
@@ -69,19 +89,20 @@ class QKRange(nn.Module):
 
     def _center(self, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:
         if self.center == "mean":
-            if cu_seqlens is None:
-                return _mean(k, key_mask)
-            check_cu_seqlens(cu_seqlens, k, k)
-            return _means(k, key_mask, cu_seqlens)
+            if cu_seqlens is not None:
+                check_cu_seqlens(cu_seqlens, k, k)
+                return _packed_means(k, key_mask, cu_seqlens)
+            if not k.shape[1]:
+                return k.new_zeros(k.shape[0], 1, k.shape[2])
+            return mean_valid(k, key_mask).unsqueeze(1)
         if self.training and torch.is_grad_enabled():
-            self._watch(k, key_mask)
-        return self.running.to(k.dtype).clone()  # as it is now: it moves before the backward ends
+            self._update_in_backward(k, key_mask)
+        return self.running.to(k.dtype).clone()  # the backward updates `running` in place
 
-    def _watch(self, k: Tensor, key_mask: Tensor | None) -> None:
-        """Update the running mean when the gradient of k arrives.
+    def _update_in_backward(self, k: Tensor, key_mask: Tensor | None) -> None:
+        """Update the running mean when the gradient of k is computed.
 
-        Not at once: gradient checkpointing runs a forward twice, and the second must use the center
-        of the first.
+        Gradient checkpointing runs the forward twice, and both runs must use the same center.
         """
         keys = k.detach()
         rows = keys.flatten(0, -2) if key_mask is None else keys[key_mask]
@@ -89,14 +110,14 @@ class QKRange(nn.Module):
             return
         mean = rows.mean(0).to(self.running.dtype)
         if k.requires_grad:
-            k.register_hook(lambda _: self._learn(mean))
+            k.register_hook(lambda _: self._update(mean))
         else:
-            self._learn(mean)
+            self._update(mean)
 
     @torch.no_grad()
-    def _learn(self, mean: Tensor) -> None:
-        share = torch.where(self.seen, MOMENTUM, 1.0)  # the first mean as it is
-        self.running += share * (mean - self.running)
+    def _update(self, mean: Tensor) -> None:
+        weight = torch.where(self.seen, MOMENTUM, 1.0)  # the first mean replaces the initial 0
+        self.running += weight * (mean - self.running)
         self.seen.fill_(True)
 
     def extra_repr(self) -> str:
@@ -109,26 +130,17 @@ def _check_center(center: Center | None, causal: bool) -> Center | None:
         raise ValueError(f"center must be None or one of {', '.join(CENTERS)}, got {center!r}")
     if center == "mean" and causal:
         raise ValueError(
-            "center='mean' needs causal=False, as later keys would move it: use center='learned'"
+            "center='mean' needs causal=False, as it depends on later keys: use center='learned'"
         )
     return center
 
 
-def _mean(k: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return the mean of the valid keys, [B, 1, D]; 0 where there is none."""
-    if key_mask is None:
-        return k.mean(1, keepdim=True) if k.shape[1] else k.new_zeros(k.shape[0], 1, k.shape[2])
-    valid = key_mask.unsqueeze(-1)
-    count = valid.sum(1, keepdim=True).clamp(min=1)
-    return torch.where(valid, k, 0.0).sum(1, keepdim=True) / count
-
-
-def _means(k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
-    """Return the mean key of each token's own sequence, [1, L, D]."""
+def _packed_means(k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """Return the mean of the valid keys in each token's own sequence, [1, L, D]."""
     lengths = cu_seqlens.diff()
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=k.device), lengths)
     valid = k.new_ones(k.shape[1]) if key_mask is None else key_mask[0].to(k.dtype)
-    rows = k[0] if key_mask is None else torch.where(key_mask[0].unsqueeze(-1), k[0], 0.0)
+    rows = k[0] if key_mask is None else zero_masked(k, key_mask)[0]
     totals = k.new_zeros(len(lengths), k.shape[2]).index_add(0, sequence, rows)
     counts = k.new_zeros(len(lengths)).index_add(0, sequence, valid).clamp(min=1)
     return (totals / counts.unsqueeze(1))[sequence].unsqueeze(0)

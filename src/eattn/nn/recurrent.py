@@ -1,7 +1,7 @@
-"""Recurrences: torch's GRU, and a gated linear one that trains in parallel.
+"""Recurrent mixers: PyTorch's GRU, and a gated linear recurrence that trains in parallel.
 
-Non-causal ones run in both directions, each with half of the hidden vector. Masked tokens are
-skipped: the hidden vector passes by them.
+Non-causal recurrences run in both directions, each with half of the hidden vector. Masked tokens
+leave the hidden vector unchanged.
 """
 
 from typing import Any
@@ -11,30 +11,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn.nn.base import Mixer
-from eattn.nn.decoding_state import Hidden, check_shape
+from eattn.nn.decoding_state import Hidden, check_held
 from eattn.ops import baselines
 
 
 class Recurrence(Mixer):
-    """What both have: a width for each direction, and a hidden vector for a state."""
+    """Base class of recurrences, whose state is a hidden vector."""
 
     def __init__(self, dim: int, *, causal: bool) -> None:
         super().__init__(dim, causal=causal)
-        self.width = dim if causal else (dim + 1) // 2  # of one direction
+        self.width = dim if causal else (dim + 1) // 2  # channels per direction
         self.hidden = self.width if causal else 2 * self.width
 
     def _before(self, x: Tensor, state: Any) -> Tensor:
-        """The hidden vector [B, hidden] before x; it starts at 0."""
+        """Return the hidden vector [B, hidden] of `state`, or the initial 0."""
         if state is None:
             return x.new_zeros(x.shape[0], self.hidden)
-        if not isinstance(state, Hidden):
-            raise TypeError(f"state must be a Hidden, got {type(state).__name__}")
-        check_shape(state.h, (x.shape[0], self.hidden), "[B, D]")
-        return state.h
+        return check_held(state, Hidden, "h", (x.shape[0], self.hidden), "[B, D]")
 
 
 class GRU(Recurrence):
-    """torch's GRU and an output projection, in O(LDD), one token after another."""
+    """PyTorch's GRU with an output projection, in O(LDD) and sequential over the tokens."""
 
     def __init__(self, dim: int, *, causal: bool = False) -> None:
         super().__init__(dim, causal=causal)
@@ -46,7 +43,7 @@ class GRU(Recurrence):
     ) -> tuple[Tensor, Any]:
         before = self._before(x, state)
         h = before.unflatten(1, (-1, self.width)).transpose(0, 1).contiguous()
-        if not x.numel():  # which torch refuses
+        if not x.numel():  # nn.GRU raises on empty input
             y = x.new_zeros(*x.shape[:2], self.hidden)
         elif key_mask is None:
             y, h = self.gru(x, h)
@@ -55,12 +52,12 @@ class GRU(Recurrence):
         return self.out_proj(y), Hidden(h.transpose(0, 1).flatten(1))
 
     def _skipping(self, x: Tensor, key_mask: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Real tokens moved to the front, as torch packs them, and their outputs moved back."""
+        """Move valid tokens to the front, run the GRU on packed rows, and move outputs back."""
         order = (~key_mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
         lengths = key_mask.sum(1)
         packed = nn.utils.rnn.pack_padded_sequence(
             x.take_along_dim(order, 1),
-            lengths.clamp(min=1).cpu(),  # torch wants a token in every row
+            lengths.clamp(min=1).cpu(),  # every row of a packed sequence needs a token
             batch_first=True,
             enforce_sorted=False,
         )
@@ -73,17 +70,17 @@ class GRU(Recurrence):
 
 
 class LinearRNN(Recurrence):
-    """h_t = a_t h_(t-1) + (1 - a_t) u_t, y = out(h silu(g)), in O(LDD), in parallel over time.
+    """h_t = a_t h_(t-1) + (1 - a_t) u_t, y = out(h silu(g)), in O(LDD) and parallel over time.
 
-    a = sigmoid(...), u and g are projections of x: gates that do not depend on h, so that the
-    recurrence is linear and each channel has its own.
+    The gate a (after a sigmoid), u and g are projections of x that do not depend on h, so the
+    recurrence is linear, with one gate per channel.
     """
 
     def __init__(self, dim: int, *, causal: bool = False) -> None:
         super().__init__(dim, causal=causal)
         self.in_proj = nn.Linear(dim, 3 * self.hidden)
         self.out_proj = nn.Linear(self.hidden, dim)
-        with torch.no_grad():  # channels remember from 2 to some 500 tokens at the start
+        with torch.no_grad():  # initial memory of the channels: from 2 to 512 tokens
             memory = torch.logspace(1, 9, self.width, base=2.0)
             bias = (memory - 1).log().repeat(self.hidden // self.width)
             self.in_proj.bias.zero_()[: self.hidden] = bias
@@ -102,8 +99,8 @@ class LinearRNN(Recurrence):
             h = baselines.linear_rnn(a, b, before)
         else:
             (a1, a2), (b1, b2), (h1, h2) = (z.chunk(2, -1) for z in (a, b, before))
-            there = baselines.linear_rnn(a1, b1, h1)
-            back = baselines.linear_rnn(a2.flip(1), b2.flip(1), h2).flip(1)
-            h = torch.cat([there, back], -1)
+            forward = baselines.linear_rnn(a1, b1, h1)
+            backward = baselines.linear_rnn(a2.flip(1), b2.flip(1), h2).flip(1)
+            h = torch.cat([forward, backward], -1)
         after = Hidden(h[:, -1]) if h.shape[1] else Hidden(before)
         return self.out_proj(h.to(g.dtype) * F.silu(g)), after

@@ -1,4 +1,4 @@
-"""Every mechanism by its name, so that any of them can take another's place."""
+"""Make mixers by name, such as "ea-6" or "sa"."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from eattn.nn.softmax import SoftmaxAttention
 from eattn.ops import Expansion, Quadrature, Taylor
 from eattn.ops.expansion import MAX_ORDER, NODE_COUNTS
 
-# One of each; `ea-N` takes any even N, `ea-qN` any odd one.
+# One name of each kind. `ea-N` accepts any even N up to 16, `ea-qN` any odd N from 5 to 33.
 MIXERS = (
     "ea",
     "ea-2",
@@ -28,8 +28,8 @@ MIXERS = (
     "gru",
     "linear-rnn",
 )
-OPTIONS = ("norm", "bandwidth", "center")  # after an EA, with a plus
-AFT_LEN = 512  # positions AFT learns when it is not told how many
+OPTIONS = ("norm", "bandwidth", "center")  # of element-wise attention, as in "ea-6+norm"
+AFT_LEN = 512  # default max_len of AFT
 
 
 def make_mixer(
@@ -41,20 +41,47 @@ def make_mixer(
     max_len: int | None = None,
     short_conv: int | None = None,
 ) -> Mixer:
-    """The mechanism `name` for tokens of `dim` channels: `(x, key_mask=None) -> y`, and `step`.
+    """Make a mixer by name.
 
-    `ea` is exact EA, `ea-N` its series to the even power N, `ea-qN` its quadrature with N nodes
-    half a unit apart, `sa` softmax attention by SDPA and
-    `sa-math` with its weights in memory, `la` linear attention, `aft` the attention-free
-    transformer, `taylor` dot products to order 2, `gru` torch's, `linear-rnn` a gated linear
-    recurrence. `heads` matters to sa, sa-math, la and taylor; `max_len` to aft, which learns that
-    many positions (512 if None), and to the cache of sa and sa-math.
+    ==============  ==========================================================================
+    name            mixer
+    ==============  ==========================================================================
+    ``ea``          exact element-wise attention
+    ``ea-N``        its Taylor series to the even power N
+    ``ea-qN``       its quadrature with N nodes, 0.5 apart
+    ``sa``          softmax attention by SDPA
+    ``sa-math``     softmax attention with its weights in memory
+    ``la``          linear attention
+    ``aft``         attention-free transformer
+    ``taylor``      dot-product attention with a Taylor polynomial of order 2
+    ``gru``         PyTorch's GRU
+    ``linear-rnn``  gated linear recurrence
+    ==============  ==========================================================================
 
-    What keeps q and k of an EA in range goes by name too, after a plus: `ea-6+norm`, `+bandwidth`,
-    `+center` (the mean of the keys, or a learned one if causal), in any number; see `QKRange`.
+    Names that start with ``ea`` take any of the options ``+norm``, ``+bandwidth`` and ``+center``
+    (the mean of the keys, or a learned center if causal), as in ``ea-6+norm``; see `QKRange`.
 
-    `short_conv` puts a causal convolution of that width before any of them; see `ShortConv`.
+    Parameters
+    ----------
+    name : str
+        Name and options of the mixer.
+    dim : int
+        Number of channels D.
+    heads : int, default 8
+        Number of heads of sa, sa-math, la and taylor.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself. Required for decoding.
+    max_len : int, optional
+        Number of positions of aft (512 by default), and capacity of the cache of sa and sa-math.
+    short_conv : int, optional
+        Width of a causal convolution before the mixer; see `ShortConv`.
 
+    Returns
+    -------
+    mixer : Mixer
+
+    Examples
+    --------
     >>> import torch
     >>> mixer = make_mixer("ea-6", 32, causal=True)
     >>> y_t, state = mixer.step(torch.randn(2, 32))
@@ -95,7 +122,23 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
 
 
 def check_mixer(name: str) -> Expansion | None:
-    """The expansion of a series, None for any other known name; ValueError for an unknown one."""
+    """Check the name of a mixer, as `make_mixer` takes it.
+
+    Parameters
+    ----------
+    name : str
+        Name and options of the mixer.
+
+    Returns
+    -------
+    expansion : Taylor, Quadrature or None
+        Expansion of ``ea-N`` and ``ea-qN``; None for other mixers.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
     if not isinstance(name, str):
         raise TypeError(f"mixer must be a name, got {type(name).__name__}")
     whole, (name, *options) = name, name.split("+")
@@ -103,12 +146,13 @@ def check_mixer(name: str) -> Expansion | None:
     if series is None and name not in MIXERS:
         known = ", ".join(MIXERS)
         raise ValueError(
-            f"unknown mixer {whole!r}: known are {known} (ea-N for any even N, ea-qN for any odd N)"
+            f"unknown mixer {whole!r}: use one of {known}, or ea-N with another even N, ea-qN with"
+            " another odd N"
         )
     if wrong := [option for option in options if option not in OPTIONS or name[:2] != "ea"]:
         raise ValueError(
-            f"unknown mixer {whole!r}: +{wrong[0]} is none of"
-            f" {', '.join('+' + option for option in OPTIONS)}, which go after ea, ea-N and ea-qN"
+            f"unknown mixer {whole!r}: got +{wrong[0]}, but the only options are"
+            f" {', '.join('+' + option for option in OPTIONS)}, for ea, ea-N and ea-qN"
         )
     if series is None:
         return None

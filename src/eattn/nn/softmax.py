@@ -1,4 +1,4 @@
-"""Softmax attention over heads (Eq. 17), by SDPA or with its weights in memory."""
+"""Multi-head softmax attention (Eq. 17), by SDPA or with its weights in memory."""
 
 from typing import Any
 
@@ -6,15 +6,27 @@ from torch import Tensor
 
 from eattn._checks import check_size
 from eattn.nn.base import Mixer, check_heads, projection
-from eattn.nn.decoding_state import KVCache, check_cache
+from eattn.nn.decoding_state import extend_cache
 from eattn.ops import baselines
 
 
 class SoftmaxAttention(Mixer):
     """y = out(softmax(q k^T / sqrt(d)) v), d = dim / heads, in O(LLD) (Eq. 17).
 
-    `materialise` keeps the weights [B, H, L, L], as the paper counts memory; else SDPA streams
-    them. Decoding keeps all keys and values; `max_len` tokens have room from the start.
+    Decoding keeps all keys and values.
+
+    Parameters
+    ----------
+    dim : int
+        Number of channels D.
+    heads : int, default 8
+        Number of heads.
+    causal : bool, default False
+        Attend only to earlier tokens and the token itself.
+    max_len : int, optional
+        Fixed capacity of the cache, in tokens. The cache grows by default.
+    materialise : bool, default False
+        Store the weights [B, H, L, L], as in the paper's memory count, instead of calling SDPA.
     """
 
     def __init__(
@@ -30,17 +42,16 @@ class SoftmaxAttention(Mixer):
         self.heads = check_heads(dim, heads)
         self.max_len = None if max_len is None else check_size("max_len", max_len)
         self.materialise = materialise
-        self.in_proj = projection(dim, 3)
-        self.out_proj = projection(dim, 1)
+        self.in_proj = projection(dim, 3 * dim, parts=3)
+        self.out_proj = projection(dim, dim)
 
     def _mix(
         self, x: Tensor, key_mask: Tensor | None, state: Any, *, keep: bool
     ) -> tuple[Tensor, Any]:
         q, k, v = (split_heads(part, self.heads) for part in self.in_proj(x).chunk(3, -1))
         if keep or state is not None:
-            state = KVCache.empty(k, v, max_len=self.max_len) if state is None else state
-            state = check_cache(state, k).append(k, v, key_mask)
-            # Tokens read under autocast are kept in its dtype.
+            state = extend_cache(state, k, v, key_mask, max_len=self.max_len)
+            # The cache has the dtype of autocast if earlier tokens were read under it.
             k, v, key_mask = state.k.to(q.dtype), state.v.to(q.dtype), state.mask
         attend = baselines.sa_math if self.materialise else baselines.sa
         y = attend(q, k, v, causal=self.causal, key_mask=key_mask)
@@ -51,10 +62,10 @@ class SoftmaxAttention(Mixer):
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, L, D] -> [B, H, L, d]."""
+    """Reshape [B, L, D] to [B, H, L, d]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[B, H, L, d] -> [B, L, D]."""
+    """Reshape [B, H, L, d] to [B, L, D]."""
     return x.transpose(1, 2).flatten(-2)

@@ -1,4 +1,4 @@
-"""The mathematics on tensors: element-wise attention, exact and as a series."""
+"""Element-wise attention as functions of tensors: exact, and as a series in linear time."""
 
 from eattn.ops.backends import backends
 from eattn.ops.exact import ea

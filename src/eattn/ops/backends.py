@@ -1,6 +1,6 @@
-"""The backends of `ea_series` and the choice among them.
+"""List of the backends of `ea_series`, and the choice among them.
 
-A new backend is one more entry in the list below: no other file names the backend modules.
+To add a backend, add an entry to the list below. No other file names the backend modules.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from eattn.ops.inputs import Gradients, Outputs
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of the operator."""
+    """Implementation of the operator."""
 
     name: str
-    # (Inputs, expansion=, causal=, save=) -> y, final s, z, shift, and what backward needs
+    # (Inputs, expansion=, causal=, save=) -> y, final s, z, shift, tensor saved for `backward`
     forward: Callable[..., Outputs]
     # (gy, gs, gz, Inputs, final sums, saved, expansion=, causal=) -> gradients of q, k, v, s, z
     backward: Callable[..., Gradients]
-    # (q, cu_seqlens, terms) -> shape of the tensor that a causal forward saves for the backward
+    # (q, cu_seqlens, terms) -> shape of the tensor that a causal forward saves
     saved_shape: Callable[[Tensor, Tensor | None, int], tuple[int, ...]]
-    device: str | None  # type of the device it runs on; None: any
-    why_not: str | None  # reason why it cannot run on this machine
+    device: str | None  # device type it requires; None for any device
+    why_not: str | None  # reason why it cannot run on this machine; None if it can
 
 
 def _native(name: str, isa: str | None = None) -> Backend:
@@ -33,8 +33,8 @@ def _native(name: str, isa: str | None = None) -> Backend:
     return Backend(name, forward, backward, native.saved_shape, "cpu", native.unavailable(isa))
 
 
-# Fastest first; eager always fits, so those after it must be asked for by name. The reasons are
-# found once, here, because torch.compile traces through `choose`.
+# Fastest first. Eager always fits, so the entries after it are only used by name. `why_not` is
+# computed once, at import, because torch.compile traces through `choose`.
 _BACKENDS = (
     _native("native"),
     Backend(
@@ -71,12 +71,12 @@ def choose(name: str | None, q: Tensor) -> Backend:
 
 
 def backends() -> dict[str, str | None]:
-    """Return which backends can run on this machine.
+    """Return for each backend whether it can run on this machine.
 
     Returns
     -------
     dict
-        For "eager", "native" and "triton" None if it can run, else the reason why not.
+        Maps "eager", "native" and "triton" to None if the backend can run, else to the reason.
 
     Examples
     --------
@@ -84,6 +84,6 @@ def backends() -> dict[str, str | None]:
     True
     """
     why_not = {name: BY_NAME[name].why_not for name in ("eager", "native", "triton")}
-    # Only asked here: it initialises the GPU driver.
+    # Looking for a device initialises the GPU driver, so it is not done at import.
     why_not["triton"] = why_not["triton"] or triton.no_device()
     return why_not

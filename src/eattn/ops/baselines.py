@@ -1,9 +1,8 @@
-"""The mechanisms the paper compares EA with, as fast as plain PyTorch runs them.
+"""The mechanisms that the paper compares EA with, in fast PyTorch; `reference` has the formulas.
 
-Heads are an axis: q [B, H, Lq, d], k and v [B, H, Lk, d]. Everywhere `causal` aligns the last query
-with the last key, so that queries may follow keys seen earlier; `key_mask` [B, Lk] is True for real
-keys, whose masked neighbours must be finite; a query that sees no key gives 0, with zero gradient.
-Their literal formulas are in `reference`.
+Heads are an axis: q [B, H, Lq, d], k and v [B, H, Lk, d]. `causal` aligns the last query with the
+last key, so that queries may follow earlier keys. `key_mask` [B, Lk] is True for valid keys; masked
+keys must be finite. A query that attends to no key gives 0, with zero gradient.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 def sa(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v in O(LLD) time and O(LD) memory, by PyTorch's SDPA (Eq. 17).
+    """Compute softmax(q k^T / sqrt(d)) v with PyTorch's SDPA, in O(LD) memory (Eq. 17).
 
-    With both `causal` and `key_mask` SDPA wants all pairs spelt out, a byte for each.
+    With both `causal` and `key_mask`, SDPA needs a mask of all pairs, one byte each.
     """
     if key_mask is None and (not causal or q.shape[2] == 1):
         return F.scaled_dot_product_attention(q, k, v)
@@ -37,7 +36,7 @@ def sa(
 def sa_math(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """As `sa`, with the weights [B, H, Lq, Lk] in memory, as the paper counts it (Eq. 17)."""
+    """Compute `sa` with the weights [B, H, Lq, Lk] in memory, as in the paper's costs (Eq. 17)."""
     o = (q * q.shape[-1] ** -0.5) @ k.mT
     if key_mask is None and (not causal or q.shape[2] == 1):
         return o.softmax(-1) @ v
@@ -47,7 +46,7 @@ def sa_math(
 
 
 def _seen(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which keys a query sees [B or 1, 1, Lq or 1, Lk], and which queries see none [.., 1]."""
+    """Return masks of visible keys [B or 1, 1, Lq or 1, Lk] and of queries without keys [.., 1]."""
     if key_mask is None:
         seen = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device)
     else:
@@ -62,12 +61,12 @@ def _seen(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> tuple[
 
 
 class Kernel(NamedTuple):
-    """Weights phi(q) phi(k)^T, by their features or, for few pairs, directly."""
+    """Weights phi(q) phi(k)^T, from features or, within a chunk, directly."""
 
     phi: Callable[[Tensor], Tensor]  # [..., L, d] -> [..., L, F]
     weights: Callable[[Tensor, Tensor], Tensor]  # q [..., i, d], k [..., j, d] -> [..., i, j]
     chunk: int
-    recompute: bool  # features so wide that the backward makes them anew
+    recompute: bool  # whether the backward recomputes the features, which are wide
 
 
 def _elu(x: Tensor) -> Tensor:
@@ -75,9 +74,9 @@ def _elu(x: Tensor) -> Tensor:
 
 
 def _taylor_features(x: Tensor) -> Tensor:
-    """(1, x_a, x_a^2 / sqrt 2, x_a x_b for a < b): F = 1 + d + d (d + 1) / 2 (Eq. 20)."""
+    """Return (1, x_a, x_a^2 / sqrt 2, x_a x_b for a < b); F = 1 + d + d (d + 1) / 2 (Eq. 20)."""
     squares = x.square() * 0.5**0.5
-    # By slices: gathering the pairs took longer than the products they go into.
+    # Slices: gathering the pairs takes longer than the matrix products that use them.
     pairs = (x[..., a : a + 1] * x[..., a + 1 :] for a in range(x.shape[-1] - 1))
     return torch.cat([torch.ones_like(x[..., :1]), x, squares, *pairs], -1)
 
@@ -101,9 +100,10 @@ def linear_attention(
     key_mask: Tensor | None = None,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """y_i = phi(q_i) S / phi(q_i) Z over chunks of tokens, in O(L F d) (Eq. 18, Eq. 20).
+    """Compute y_i = phi(q_i) S / phi(q_i) Z chunk by chunk, in O(L F d) (Eq. 18, Eq. 20).
 
-    `state` [B, H, F, d + 1] sums phi(k_j)^T (v_j, 1) over the keys: S, and Z as its last column.
+    Returns y and the state [B, H, F, d + 1], the sum of phi(k_j)^T (v_j, 1) over all keys: S, with
+    Z as its last column.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -122,7 +122,7 @@ def linear_attention(
 def _sums(
     kernel: Kernel, q: Tensor, k: Tensor, v1: Tensor, state: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator at every query, [B, H, L, d + 1], and the state after all keys."""
+    """Return num and den at every query, [B, H, L, d + 1], and the state after all keys."""
 
     def add(state: Tensor, k: Tensor, v1: Tensor) -> Tensor:
         return state + kernel.phi(k).mT @ v1
@@ -140,7 +140,7 @@ def _sums(
     def chunks(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(x.split(kernel.chunk, 2) for x in inputs), strict=True)
 
-    # Keys that every query sees: all but those among which the queries stand.
+    # All queries attend to the first `early` keys.
     early = k.shape[2] - q.shape[2] if causal and q.shape[2] > 1 else k.shape[2]
     for kc, vc in chunks(k[:, :, :early], v1[:, :, :early]):
         state = run(add, state, kc, vc)
@@ -160,11 +160,11 @@ def _sums(
 def aft(
     k: Tensor, v: Tensor, w: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij) as one matrix product (Eq. 19).
+    """Compute y_i = sum_j e^(k_j + w_ij) v_j / sum_j e^(k_j + w_ij) as a matrix product (Eq. 19).
 
-    k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. Where causal
-    keys lie so far apart that a later one would drown the earlier, rows are worked out one block
-    at a time, which takes longer (not in compiled code, where such keys are drawn nearer).
+    k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. If causal
+    keys differ so much that a later one would make the earlier ones underflow, a slower softmax
+    over blocks of rows is used instead (in compiled code, the differences are clamped).
     """
     wide = torch.promote_types(k.dtype, torch.float32)
     with torch.autocast(k.device.type, enabled=False):
@@ -176,7 +176,7 @@ def aft(
             k = k.masked_fill(~key_mask.unsqueeze(-1), torch.finfo(wide).min)
         if not w.numel() or not k.numel():
             y = k.new_zeros(k.shape[0], w.shape[0], k.shape[2]) + values.sum() * 0 + w.sum() * 0
-        elif causal and not torch.compiler.is_compiling() and _spread(k, key_mask) > DROWNS:
+        elif causal and not torch.compiler.is_compiling() and _spread(k, key_mask) > MAX_SPREAD:
             seen = seen if key_mask is None else seen & key_mask.unsqueeze(1)
             y = _aft_rows(k, values, w, seen)
         else:
@@ -184,18 +184,18 @@ def aft(
     return y.to(v.dtype)
 
 
-DROWNS = 80.0  # e^-80 is nearly the smallest float32
+MAX_SPREAD = 80.0  # e^-80 is close to the smallest normal float32
 
 
 def _spread(k: Tensor, key_mask: Tensor | None) -> float:
-    """The largest distance between two keys of a channel."""
+    """Return the largest distance between two keys of a channel."""
     least = k if key_mask is None else k.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
     return float((k.amax(1) - least.amin(1)).detach().max())
 
 
 def _aft_product(k: Tensor, v: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
-    """All rows at once: e^w (e^k v) / e^w e^k, both relative to their largest."""
-    e_k = torch.exp((k - k.detach().amax(1, keepdim=True)).clamp(min=-DROWNS))
+    """Compute all rows at once: e^w (e^k v) / e^w e^k, with k and w relative to their maxima."""
+    e_k = torch.exp((k - k.detach().amax(1, keepdim=True)).clamp(min=-MAX_SPREAD))
     if key_mask is not None:
         e_k = e_k.masked_fill(~key_mask.unsqueeze(-1), 0.0)
     e_w = torch.exp(w - w.detach().amax(1, keepdim=True))
@@ -204,12 +204,12 @@ def _aft_product(k: Tensor, v: Tensor, w: Tensor, key_mask: Tensor | None) -> Te
 
 
 def _aft_rows(k: Tensor, v: Tensor, w: Tensor, seen: Tensor) -> Tensor:
-    """A softmax over the keys that each row sees, some rows at a time and again in the backward."""
+    """Compute a softmax over the visible keys of blocks of rows; recompute it in the backward."""
 
     def rows(k: Tensor, v: Tensor, w: Tensor, seen: Tensor) -> Tensor:
-        hidden = ~seen.unsqueeze(-1)
-        o = (k.unsqueeze(1) + w.unsqueeze(-1)).masked_fill(hidden, -torch.inf)  # [B, i, j, D]
-        return (o.softmax(2).masked_fill(hidden, 0.0) * v.unsqueeze(1)).sum(2)
+        masked = ~seen.unsqueeze(-1)
+        o = (k.unsqueeze(1) + w.unsqueeze(-1)).masked_fill(masked, -torch.inf)  # [B, i, j, D]
+        return (o.softmax(2).masked_fill(masked, 0.0) * v.unsqueeze(1)).sum(2)
 
     size = max(1, 2**22 // k.numel())
     parts = zip(w.split(size), seen.split(size, 1), strict=True)
@@ -220,9 +220,9 @@ def _aft_rows(k: Tensor, v: Tensor, w: Tensor, seen: Tensor) -> Tensor:
 
 
 def linear_rnn(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """h_t = a_t h_(t-1) + b_t for all t, in parallel: a, b [B, L, D], h [B, D] -> [B, L, D].
+    """Compute h_t = a_t h_(t-1) + b_t for all t: a, b [B, L, D], h [B, D] -> [B, L, D].
 
-    Chunks of about sqrt(L) tokens are walked side by side, then joined: 2 sqrt(L) steps, not L.
+    Chunks of about sqrt(L) tokens are walked in parallel and then joined, in 2 sqrt(L) steps.
     """
     result: Tensor = _LinearRNN.apply(a, b, h)
     return result
@@ -238,7 +238,7 @@ class _LinearRNN(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient of b runs the same recurrence backwards: u_t = g_t + a_(t+1) u_(t+1)."""
+        """Run the recurrence in reverse for the gradient of b: u_t = g_t + a_(t+1) u_(t+1)."""
         a, h, out = ctx.saved_tensors
         if not a.shape[1]:
             return torch.zeros_like(a), torch.zeros_like(a), torch.zeros_like(h)
@@ -253,7 +253,7 @@ def _scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     T = max(1, int(L**0.5))
     pad = -L % T
     a, b = (F.pad(x, (0, 0, 0, pad)).unflatten(1, ((L + pad) // T, T)) for x in (a, b))
-    out, decay = torch.empty_like(b), torch.empty_like(a)  # within a chunk; and what came before
+    out, decay = torch.empty_like(b), torch.empty_like(a)  # h if it starts at 0; factor of h
     for t in range(T):
         decay[:, :, t] = a[:, :, t] * decay[:, :, t - 1] if t else a[:, :, t]
         out[:, :, t] = torch.addcmul(b[:, :, t], a[:, :, t], out[:, :, t - 1]) if t else b[:, :, t]

@@ -1,4 +1,4 @@
-"""Checks of the operators' arguments. Every error names the argument and what would work."""
+"""Checks of the operators' arguments. Every message names the argument and what would work."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def check_qkv(
     key_mask: Tensor | None,
     names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Check q [B, Lq, D], k and v [B, Lk, D]; return them in one float dtype, promoted if mixed."""
+    """Check q [B, Lq, D], k and v [B, Lk, D]; return them promoted to a common float dtype."""
     if causal is not True and causal is not False:
         raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
     q, k, v = _one_dtype(q, k, v, "[B, L, D]", names)
@@ -42,18 +42,19 @@ def check_qkv(
 
 
 def check_step(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Check q, k, v [B, D] of one token; return them in one float dtype."""
+    """Check q, k, v [B, D] of one token; return them promoted to a common float dtype."""
     q, k, v = _one_dtype(q, k, v, "[B, D]", ("q", "k", "v"))
-    for name, x in (("k", k), ("v", v)):
-        if x.shape != q.shape:
-            raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
+    shape = q.shape
+    if k.shape != shape or v.shape != shape:
+        name, x = ("v", v) if k.shape == shape else ("k", k)
+        raise ValueError(f"{name} must have q's shape {_size(q)}, got {_size(x)}")
     return q, k, v
 
 
 def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor, *, values: bool = True) -> int:
-    """Check offsets 0 <= ... <= L of sequences packed along L, with B = 1; return their number.
+    """Check the offsets of sequences packed along L, with B = 1; return the number of sequences.
 
-    With values=False only type and shape are checked, for a caller that runs `check_offsets` later.
+    With values=False, check only type and shape: the caller runs `check_offsets` later.
     """
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"cu_seqlens must be an int32 or int64 tensor, got {_kind(cu_seqlens)}")
@@ -69,13 +70,13 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor, *, values: bool =
         )
     if cu_seqlens.device != q.device:
         raise ValueError(f"cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}")
-    if values and not torch.compiler.is_compiling():  # there are no values while tracing
+    if values and not torch.compiler.is_compiling():  # a traced tensor has no values
         check_offsets(cu_seqlens, q.shape[1])
     return cu_seqlens.shape[0] - 1
 
 
 def check_offsets(cu_seqlens: Tensor, L: int) -> None:
-    """Check that the values rise from 0 to L; skipped on a GPU, where it would need a sync."""
+    """Check that offsets rise from 0 to L; do nothing on a GPU, where reading them needs a sync."""
     if cu_seqlens.device.type != "cpu":
         return
     offsets = cu_seqlens.tolist()
@@ -88,7 +89,7 @@ def check_offsets(cu_seqlens: Tensor, L: int) -> None:
 
 
 def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None = None) -> None:
-    """Check that a state has a row per sequence, the channels of q, and this expansion if given."""
+    """Check that a state has `rows` rows, the channels of q and, if given, this expansion."""
     if not isinstance(state, State):
         raise TypeError(f"state must be an eattn.State, got {type(state).__name__}")
     if expansion is None:
@@ -109,32 +110,32 @@ def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None 
         )
     if s.dtype not in (torch.float32, torch.float64) or z.dtype != s.dtype:
         raise TypeError(f"state must be float32 or float64, got s {s.dtype} and z {z.dtype}")
-    if s.device != q.device or z.device != q.device or shift.device != q.device:
-        raise ValueError(f"state must be on {q.device} like q, got {s.device}")
+    device = q.device
+    if s.device != device or z.device != device or shift.device != device:
+        raise ValueError(f"state must be on {device} like q, got {s.device}")
 
 
 def _one_dtype(
     q: Tensor, k: Tensor, v: Tensor, shape: str, names: tuple[str, str, str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dim = shape.count(",") + 1
+    dim, device = shape.count(",") + 1, getattr(q, "device", None)
     for name, x in zip(names, (q, k, v), strict=True):
         if not isinstance(x, Tensor) or x.dtype not in FLOATS:
             raise TypeError(f"{name} must be a floating-point tensor, got {_kind(x)}")
         if x.dim() != dim:
             raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
-        if x.device != q.device:
-            raise ValueError(f"{name} must be on {q.device} like q, got {x.device}")
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        _refuse_tangents(q, k, v)
+        if x.device != device:
+            raise ValueError(f"{name} must be on {device} like q, got {x.device}")
+    if (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level >= 0
+        and any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v))
+    ):
+        raise NotImplementedError("forward-mode gradients are not supported: use backward()")
     if not q.dtype == k.dtype == v.dtype:
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v
-
-
-def _refuse_tangents(*inputs: Tensor) -> None:
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
-        raise NotImplementedError("there is no forward-mode derivative: use backward()")
 
 
 def check_mask(key_mask: Tensor, k: Tensor) -> None:

@@ -1,14 +1,14 @@
 """EA-series in plain PyTorch: O(LD) memory, O(NLD) time, any device.
 
-L tokens are split into C chunks of T and laid out [T, B, C, D]. All chunks walk their tokens side
-by side: once for the totals of the chunks, then, once the sums before each chunk are known, again
-to read out. So a step is a few calls on [B, C, D], no [B, L, D, N] tensor ever exists, and a long
-sum is a sum of short ones.
+L tokens are split into C chunks of T tokens and laid out as [T, B, C, D]. All chunks walk their
+tokens in parallel, twice: first to sum each chunk, then, with the sums before each chunk known, to
+read out. A step is a few calls on [B, C, D], no [B, L, D, N] tensor ever exists, and a long sum is
+a sum of short ones.
 
 Sums are [N, 2, B, C, D]: for each term n the pair (s_n, z_n) of Eq. 12 and Eq. 13, relative to the
-shift m. As K(q, k) = sum_n c_n f_n(q) f_n(k) is symmetric, the backward is the same scan from the
-other end with q and k in exchanged roles: it sums the pair (a_i y_i, a_i) f_n(q_i), where
-a_i = gy_i / den_i, and reads at k.
+shift m. Since K(q, k) = sum_n c_n f_n(q) f_n(k) is symmetric, the backward is the same scan in
+reverse order with q and k exchanged: it sums the pair (a_i y_i, a_i) f_n(q_i), where
+a_i = gy_i / den_i, and reads out at k.
 """
 
 import itertools
@@ -22,21 +22,23 @@ from eattn.ops.expansion import Expansion
 from eattn.ops.features import Chain, Features, Pair, decay, empty_shift, features
 from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums
 
-Token = Callable[[int], tuple[Chain, Tensor]]  # step -> its chain, weights
+Token = Callable[[int], tuple[Chain, Tensor]]  # step -> chain and weights of its tokens
 Emit = Callable[[int, Pair], None]
 
 
 def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool = False) -> Outputs:
     """Return y of Eq. 5 or Eq. 6, and the state after the last key; nothing is saved."""
     if inputs.cu_seqlens is not None:
-        return _packed_forward(inputs, expansion=expansion, causal=causal)
+        parts = [forward(x, expansion=expansion, causal=causal) for _, x in _sequences(inputs)]
+        ys, s, z, shift, _ = zip(*parts, strict=True)
+        return torch.cat(ys, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
     q = inputs.q
     call = _Call(inputs, expansion, causal)
     y, y_at = _output(q, call.q)
 
     def emit(t: int, pair: Pair) -> None:
         (num, den), _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
-        y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; nothing to attend to: 0
+        y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; 0 if there is no key
 
     sums = call.forward_scan(emit)
     return y[:, : q.shape[1]].contiguous(), *as_state(sums, call.last), None
@@ -55,13 +57,19 @@ def backward(
 ) -> Gradients:
     """Return the gradients of q, k, v and the initial s, z from those of y and the final s, z.
 
-    dq_i = a_i (S'(q_i) - y_i Z'(q_i)), and with Sr, Zr the polynomials of the reverse sums,
+    dq_i = a_i (S'(q_i) - y_i Z'(q_i)). With Sr and Zr read from the reverse sums,
     dv_j = w_j Zr(k_j), dk_j = w_j [v_j Zr'(k_j) - Sr'(k_j) + slope_j (v_j Zr(k_j) - Sr(k_j))],
     where slope_j is -2 k_j for Taylor features.
     """
     if inputs.cu_seqlens is not None:
-        cotangents = gy, gs, gz
-        return _packed_backward(cotangents, inputs, final, saved, expansion, causal)
+        parts = []
+        for i, (tokens, x) in enumerate(_sequences(inputs)):
+            given = gy[:, tokens], _row(gs, i), _row(gz, i), x, final, saved
+            parts.append(backward(*given, expansion=expansion, causal=causal))
+        *dqkv, row_ds, row_dz = zip(*parts, strict=True)
+        dq, dk, dv = (torch.cat(x, 1) for x in dqkv)
+        states = (None, None) if inputs.s is None else (_cat_sums(row_ds), _cat_sums(row_dz))
+        return dq, dk, dv, *states
     q, k, v, key_mask = inputs[:4]
     call = _Call(inputs, expansion, causal)
     scale = _scale(gy, call.dtype)
@@ -90,7 +98,7 @@ def backward(
 
     sums = call.reverse_scan(weights, call.final_gradient(gs, gz, scale), emit_key)
     dq, dk, dv = dq[:, : q.shape[1]], dk[:, : k.shape[1]], dv[:, : k.shape[1]]
-    if key_mask is not None:  # 0 even where a NaN came in from a query
+    if key_mask is not None:  # zero even if a query is NaN
         dk.masked_fill_(~key_mask.unsqueeze(-1), 0)
         dv.masked_fill_(~key_mask.unsqueeze(-1), 0)
     ds, dz = (None, None) if inputs.s is None else call.initial_gradient(sums, scale)
@@ -98,7 +106,7 @@ def backward(
 
 
 class _Call:
-    """One call split into chunks, and the two scans over it."""
+    """Inputs of one call split into chunks, and the two scans over them."""
 
     def __init__(self, inputs: Inputs, expansion: Expansion, causal: bool) -> None:
         q, k, v, key_mask = inputs[:4]
@@ -107,41 +115,41 @@ class _Call:
         self.dtype = self.start.dtype
         self.kernel = features(expansion, self.dtype)
         self.causal = causal and L > 0
-        self.hidden: Tensor | None = None
+        self.masked: Tensor | None = None
         if key_mask is not None:
             k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
         if key_mask is not None or L % T:
-            real = k.new_ones(k.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
-            self.hidden = ~_chunks(real.unsqueeze(-1), T)
+            valid = k.new_ones(k.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
+            self.masked = ~_chunks(valid.unsqueeze(-1), T)
         self.q, self.k, self.v = _chunks(q, _steps(q.shape[1])), _chunks(k, T), _chunks(v, T)
         self.m = self._shifts()
         self.last = self.m[-1][:, -1:]
 
     def _shifts(self) -> Tensor:
-        """m at every key, [T, B, C, D]; not causal, the last one for all: [1, B, 1, D]."""
+        """Return the shift at every key, [T, B, C, D]; if not causal the last one, [1, B, 1, D]."""
         T, *shape = self.k.shape
         m = self.shift.new_empty(T if self.causal else 1, *shape)
         old = self.shift
         for t in range(T):
             magnitude = self.kernel.magnitude(self.k[t].to(self.dtype))
-            if self.hidden is not None:
-                magnitude.masked_fill_(self.hidden[t], empty_shift(self.dtype))
+            if self.masked is not None:
+                magnitude.masked_fill_(self.masked[t], empty_shift(self.dtype))
             old = torch.minimum(magnitude, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
 
     def query(self, t: int) -> Chain:
-        """The chain of q of step t."""
+        """Return the chain of the queries of step t."""
         return self.kernel.query(self.q[t].to(self.dtype))
 
     def key(self, t: int) -> Chain:
-        """The chain of k of step t, relative to the shift there: 0 for a hidden key."""
+        """Return the chain of the keys of step t, relative to their shift; 0 for a masked key."""
         k = self.k[t].to(self.dtype)
         point, first = self.kernel.key(k, self.m[t if self.causal else 0])
-        return point, first if self.hidden is None else first.masked_fill_(self.hidden[t], 0)
+        return point, first if self.masked is None else first.masked_fill_(self.masked[t], 0)
 
     def forward_scan(self, emit: Emit) -> Tensor:
-        """Sum over keys, show `emit` the sums at every query, return the last sums."""
+        """Sum over keys, call `emit` with the sums at every query, return the final sums."""
         pair = self.start.new_ones(2, *self.k.shape[1:])
 
         def token(t: int) -> tuple[Chain, Tensor]:
@@ -155,7 +163,7 @@ class _Call:
         return _total(self.kernel, steps, token, emit, start, self.k.shape[2], len(self.q))
 
     def reverse_scan(self, weights: Tensor, start: Tensor, emit: Emit) -> Tensor:
-        """Sum over queries from the last, show `emit` the sums at every key, return the last."""
+        """Sum over queries in reverse, call `emit` with the sums at every key, return the last."""
 
         def token(t: int) -> tuple[Chain, Tensor]:
             return self.kernel.bounded(self.query(t), weights[t, 1]), weights[t]
@@ -166,14 +174,14 @@ class _Call:
         return _total(self.kernel, steps, token, emit, start, self.q.shape[2], len(self.k))
 
     def final_gradient(self, gs: Tensor | None, gz: Tensor | None, scale: Tensor) -> Tensor:
-        """What the gradient of the final state adds to the reverse sums, at the last shift."""
+        """Return the initial reverse sums: the gradient of the final state, at the final shift."""
         if gs is None or gz is None:
             return torch.zeros_like(self.start)
         sums = torch.stack([-gz, gs]).to(self.dtype) / self.start.new_tensor(self.kernel.c)
         return sums.permute(3, 0, 1, 2).unsqueeze(3) * scale
 
     def initial_gradient(self, sums: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of the initial state: the reverse sums at the first key, moved to its shift."""
+        """Return the gradient of the initial state: the final reverse sums, moved to its shift."""
         first = self.m[0][:, :1]
         c = sums.new_tensor(self.kernel.c).view(-1, 1, 1, 1, 1)
         dz, ds, _ = as_state(sums * c * (decay(first, self.shift) / scale), first)
@@ -189,9 +197,10 @@ def _scan(
     start: Tensor,
     shift: Tensor,
 ) -> Tensor:
-    """Running sums from `start` at `shift` along the path m [T, B, C, D], in the order of `steps`.
+    """Compute running sums from `start` at `shift`; m [T, B, C, D] is the shift at every token.
 
-    Shows `emit` the sums at every step, the step's own token included; returns the last sums.
+    Walks in the order of `steps` and calls `emit` with the sums up to and including every token.
+    Returns the final sums.
     """
     C, forth, ends = m.shape[2], steps.step > 0, m[steps[-1]]
     before = torch.cat([shift, ends[:, :-1]] if forth else [ends[:, 1:], shift], 1)
@@ -200,7 +209,7 @@ def _scan(
     sums = _walk(kernel, steps, token, start.new_zeros(*start.shape[:3], *m.shape[2:]), m, before)
     prefix, kept = torch.empty_like(sums), decay(before, ends)
     carry = start[:, :, :, 0]
-    lost = torch.zeros_like(carry)  # to rounding, and made good: Kahan's sum
+    lost = torch.zeros_like(carry)  # rounding error of the carry (Kahan summation)
     for c in range(C) if forth else reversed(range(C)):
         prefix[:, :, :, c] = carry
         moved = carry * kept[:, c]
@@ -209,7 +218,8 @@ def _scan(
         lost = total - (carry - moved)
     pair = torch.empty_like(sums[0])
 
-    def emit_total(t: int, inner: Pair) -> None:  # apart till here: small sums round less
+    # The sums of a chunk and of its prefix are kept apart until here, which rounds less.
+    def emit_total(t: int, inner: Pair) -> None:
         kept = decay(before, m[t])
         emit(t, lambda n: torch.addcmul(inner(n), prefix[n], kept, out=pair))
 
@@ -220,7 +230,7 @@ def _scan(
 def _total(
     kernel: Features, steps: range, token: Token, emit: Emit, start: Tensor, C: int, readers: int
 ) -> Tensor:
-    """The sums over all tokens, added to `start`; every one of `readers` steps is shown them."""
+    """Return the sums over all tokens plus `start`; call `emit` with them for `readers` steps."""
     sums = start.new_zeros(*start.shape[:3], C, start.shape[4])
     sums = _walk(kernel, steps, token, sums).sum(3, keepdim=True).add_(start)
     for t in range(readers):
@@ -237,7 +247,7 @@ def _walk(
     old: Tensor | None = None,
     emit: Emit | None = None,
 ) -> Tensor:
-    """Add the tokens of all chunks to `sums`, in place; with a path m, decay as the shift moves."""
+    """Add the tokens of all chunks to `sums` in place; with shifts m, decay when they change."""
     pairs = sums.unbind()
     for t in steps:
         chain, weights = token(t)
@@ -254,7 +264,7 @@ def _walk(
 
 
 def initial_sums(inputs: Inputs, terms: int) -> tuple[Tensor, Tensor]:
-    """The initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the dtype to compute in."""
+    """Return the initial state as sums [N, 2, B, 1, D] and shift [B, 1, D], in the sums' dtype."""
     k, s, z, shift, dtype = inputs.k, inputs.s, inputs.z, inputs.shift, inputs.sum_dtype
     B, _, D = k.shape
     if s is None or z is None or shift is None:
@@ -265,7 +275,7 @@ def initial_sums(inputs: Inputs, terms: int) -> tuple[Tensor, Tensor]:
 
 
 def as_state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums [N, 2, B, 1, D] as s and z, [B, D, N] over memory [B, N, D], and the shift [B, D]."""
+    """Convert sums [N, 2, B, 1, D] to s and z, [B, D, N] in memory order [B, N, D], and shift."""
     s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))
     shift = last.squeeze(1)
     shift = shift.masked_fill(shift >= empty_shift(shift.dtype), torch.inf)
@@ -274,14 +284,14 @@ def as_state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _output(like: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
-    """An empty [B, C * T, D], and the same memory as chunks."""
+    """Allocate [B, C * T, D]; return it and a view of it as chunks."""
     T, B, C, D = chunks.shape
     y = like.new_empty(B, C * T, D)
     return y, _chunks(y, T)
 
 
 def _chunks(x: Tensor, T: int) -> Tensor:
-    """[B, L, D] -> [T, B, C, D], a view where T divides L; else L is filled up with zeros."""
+    """Lay out [B, L, D] as [T, B, C, D]: a view if T divides L, else a copy padded with zeros."""
     B, L, D = x.shape
     C = -(-L // T)
     x = pad(x, (0, 0, 0, C * T - L)) if L % T else x
@@ -289,12 +299,12 @@ def _chunks(x: Tensor, T: int) -> Tensor:
 
 
 def _steps(L: int) -> int:
-    """T, a power of two near sqrt(L): as many tokens in a chunk as chunks. Short: one chunk."""
+    """Return T, a power of two near sqrt(L), or L itself for short sequences (one chunk)."""
     return 1 << L.bit_length() // 2 if L > 16 else max(L, 1)
 
 
 def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
-    """A power of two that brings gy near 1, [B, 1, D]: so no a_i q_i^n falls below the floats."""
+    """Return a power of two [B, 1, D] that scales gy to about 1: no a_i q_i^n underflows then."""
     if gy.shape[1] == 0:
         return gy.new_ones(gy.shape[0], 1, gy.shape[2], dtype=dtype)
     peak = torch.maximum(gy.amax(1, keepdim=True), -gy.amin(1, keepdim=True)).to(dtype)
@@ -302,45 +312,14 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
     return scale.masked_fill_((peak == 0) | ~peak.isfinite(), 1)
 
 
-def _packed_forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
-    """Call `forward` for each packed sequence."""
-    sequences = (_sequence(inputs, *span) for span in _spans(inputs))
-    parts = [forward(x, expansion=expansion, causal=causal) for x in sequences]
-    y, s, z, shift, _ = zip(*parts, strict=True)
-    return torch.cat(y, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
-
-
-def _packed_backward(
-    cotangents: tuple[Tensor, Tensor | None, Tensor | None],
-    inputs: Inputs,
-    final: Sums,
-    saved: Tensor,
-    expansion: Expansion,
-    causal: bool,
-) -> Gradients:
-    """Call `backward` for each packed sequence."""
-    gy, gs, gz = cotangents
-    parts = []
-    for i, a, b in _spans(inputs):
-        given = gy[:, a:b], _row(gs, i), _row(gz, i), _sequence(inputs, i, a, b), final, saved
-        parts.append(backward(*given, expansion=expansion, causal=causal))
-    dq, dk, dv, ds, dz = zip(*parts, strict=True)
-    states = (None, None) if inputs.s is None else (_cat_sums(ds), _cat_sums(dz))
-    return torch.cat(dq, 1), torch.cat(dk, 1), torch.cat(dv, 1), *states
-
-
-def _spans(inputs: Inputs) -> Iterator[tuple[int, int, int]]:
-    """Index, first token and end of each packed sequence."""
+def _sequences(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
+    """Yield the tokens and the inputs of each packed sequence."""
     offsets = [] if inputs.cu_seqlens is None else inputs.cu_seqlens.tolist()
-    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
-        yield i, a, b
-
-
-def _sequence(inputs: Inputs, i: int, a: int, b: int) -> Inputs:
-    """Return sequence i, tokens [a, b), of packed inputs."""
-    q, k, v = (x[:, a:b] for x in inputs[:3])
-    mask = None if inputs.key_mask is None else inputs.key_mask[:, a:b]
-    return Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
+    for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        tokens = slice(begin, end)
+        q, k, v = (x[:, tokens] for x in inputs[:3])
+        mask = None if inputs.key_mask is None else inputs.key_mask[:, tokens]
+        yield tokens, Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
 
 
 def _row(x: Tensor | None, i: int) -> Tensor | None:
@@ -348,5 +327,5 @@ def _row(x: Tensor | None, i: int) -> Tensor | None:
 
 
 def _cat_sums(rows: Sequence[Tensor]) -> Tensor:
-    """Rows of s or z as one tensor, [R, D, N] over memory [R, N, D]."""
+    """Concatenate rows of s or z to [R, D, N] in memory order [R, N, D]."""
     return torch.cat([x.mT for x in rows]).mT

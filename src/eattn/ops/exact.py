@@ -1,9 +1,9 @@
 """Exact EA (Eq. 2) block by block: O(LLD) time, O(LD) memory.
 
-Weights are relative to the nearest key met so far, at distance m from q: an online softmax with
-w = e^(m^2 - (q - k)^2) = e^(-(k - (q + m)) (k - (q - m))). A product of differences from k keeps
-its digits however far the keys are; a difference of rounded squares does not.
-A block is [G, T, T]: some channels (of all batches), queries, keys.
+This is an online softmax. Weights are relative to the nearest key so far, at distance m from q:
+w = e^(m^2 - (q - k)^2) = e^(-(k - (q + m)) (k - (q - m))). The product of differences stays
+accurate for distant keys, while a difference of rounded squares does not.
+A block is [G, T, T]: G of the B * D channels, T queries, T keys.
 """
 
 import math
@@ -18,7 +18,7 @@ from eattn.ops.checks import check_qkv
 from eattn.ops.features import LOG2E, empty_shift
 from eattn.ops.traceable import exporting
 
-BLOCK = 2**20  # weights at a time: enough to drown the overhead of a call, few enough for a cache
+BLOCK = 2**20  # weights per block: hides the overhead of a call, and fits into the cache
 
 Block = tuple[slice, slice, slice, int | None, Tensor, Tensor]
 
@@ -26,11 +26,28 @@ Block = tuple[slice, slice, slice, int | None, Tensor, Tensor]
 def ea(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j e^(-(q_i - k_j)^2) v_j / sum_j e^(-(q_i - k_j)^2) in O(LLD) (Eq. 1, Eq. 2).
+    """Exact element-wise attention, in O(LLD) time and O(LD) memory (Eq. 1, Eq. 2).
 
-    q [B, Lq, D], k and v [B, Lk, D] -> y [B, Lq, D]. key_mask [B, Lk] is True where a key is real;
-    a query that sees no key gives 0, with zero gradient.
+    y_i = sum_j e^(-(q_i - k_j)^2) v_j / sum_j e^(-(q_i - k_j)^2)
 
+    Parameters
+    ----------
+    q : Tensor, shape (B, Lq, D)
+        Queries.
+    k, v : Tensor, shape (B, Lk, D)
+        Keys and values.
+    causal : bool, default False
+        Let query i attend only to keys up to i. Requires Lq == Lk.
+    key_mask : bool Tensor, shape (B, Lk), optional
+        True for valid keys. Masked keys and values are never read.
+
+    Returns
+    -------
+    y : Tensor, shape (B, Lq, D)
+        0, with zero gradient, for queries that attend to no key.
+
+    Examples
+    --------
     >>> q, k, v = torch.randn(3, 2, 100, 8).unbind()
     >>> ea(q, k, v, causal=True).shape
     torch.Size([2, 100, 8])
@@ -40,18 +57,18 @@ def ea(
 
 
 def ea_after(q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-    """Causal exact EA of queries that follow earlier keys: the last of q sees all of k (Eq. 2).
+    """Causal exact EA of q [B, Lq, D] over k and v [B, Lk, D] with Lk >= Lq (Eq. 2).
 
-    q [B, Lq, D], k and v [B, Lk, D] with Lk >= Lq -> y [B, Lq, D].
+    Queries are aligned with the last keys: the last query attends to all keys.
     """
     q, k, v = check_qkv(q, k, v, causal=False, key_mask=key_mask)
     if q.shape[1] > k.shape[1]:
-        raise ValueError(f"q must be no longer than k, got {q.shape[1]} > {k.shape[1]} tokens")
+        raise ValueError(f"q must not be longer than k, got {q.shape[1]} > {k.shape[1]} tokens")
     return _ea(q, k, v, key_mask, q.shape[1] > 1)
 
 
 def _ea(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
-    if exporting():  # L is a symbol there: no blocks, and memory is O(LLD)
+    if exporting():  # L is a symbol: no loop over blocks, O(LLD) memory
         wide = torch.promote_types(q.dtype, torch.float32)
         y = reference.ea(q.to(wide), k.to(wide), v.to(wide), causal=causal, key_mask=key_mask)
     else:
@@ -63,7 +80,7 @@ def _ea(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool) 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y in float32 or wider, and the log-sum-exp in two parts: m and den, log(den) - m^2."""
+    """Return y in float32 or wider, m and den; the log-sum-exp of a row is log(den) - m^2."""
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
     far = empty_shift(qt.dtype)  # m before the first key; masked keys are at inf
     num, den, m = torch.zeros_like(qt), torch.zeros_like(qt), torch.full_like(qt, far)
@@ -79,7 +96,7 @@ def _forward(
         den[g, i] = torch.addcmul(w.sum(2), den[g, i], decay)
         w *= vb
         if diagonal is not None:
-            w.tril_(diagonal)  # again: a NaN in a later value must not reach earlier rows
+            w.tril_(diagonal)  # again, so that a NaN in a later value does not reach earlier rows
         num[g, i] = torch.addcmul(w.sum(2), num[g, i], decay)
     y = (num / den).masked_fill_(den == 0, 0)
     return _tokens(y, q), m, den
@@ -97,12 +114,12 @@ def _backward(
     den: Tensor,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dv_j = sum_i p_ij gy_i, dq_i = 2 sum_j u_ij, dk_j = -2 sum_i u_ij.
+    """Return dq_i = 2 sum_j u_ij, dk_j = -2 sum_i u_ij and dv_j = sum_i p_ij gy_i.
 
-    p_ij = w_ij / den_i is the weight after the softmax, u_ij = p_ij gy_i (v_j - y_i) (k_j - q_i).
+    p_ij = w_ij / den_i are the softmax weights and u_ij = p_ij gy_i (v_j - y_i) (k_j - q_i).
     """
     qt, kt, vt = _channels(q), _channels(k, key_mask, torch.inf), _channels(v, key_mask, 0)
-    k0 = _channels(k, key_mask, 0)  # 0 * inf is NaN: an infinite key may make weights, not u
+    k0 = _channels(k, key_mask, 0)  # masked keys are 0 in u, as 0 * inf would be NaN
     yt, dq, dk, dv = _channels(y), torch.zeros_like(qt), torch.zeros_like(kt), torch.zeros_like(kt)
     g_den = (_channels(gy) / den).masked_fill_(den == 0, 0)
     for g, i, j, diagonal, a, b in _blocks(qt, kt, causal):
@@ -112,27 +129,27 @@ def _backward(
         w *= torch.sub(vt[g, None, j], yt[g, i, None], out=b)
         w *= torch.sub(k0[g, None, j], qb, out=b)
         if diagonal is not None:
-            w.tril_(diagonal)  # again: a NaN in a later token must not reach earlier rows
+            w.tril_(diagonal)  # again, so that a NaN in a later token does not reach earlier rows
         dq[g, i] += w.sum(2)
         dk[g, j] -= w.sum(1)
-    if key_mask is not None:  # 0 even where a NaN came in from a query
-        hidden = ~key_mask.repeat_interleave(k.shape[2], 0)
-        dk.masked_fill_(hidden, 0)
-        dv.masked_fill_(hidden, 0)
+    if key_mask is not None:  # zero even if a query is NaN
+        masked = ~key_mask.repeat_interleave(k.shape[2], 0)
+        dk.masked_fill_(masked, 0)
+        dv.masked_fill_(masked, 0)
     grads = _tokens(dq.mul_(2), q), _tokens(dk.mul_(2), k), _tokens(dv, v)
     return grads[0].to(q.dtype), grads[1].to(q.dtype), grads[2].to(q.dtype)
 
 
 def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
-    """Every block with a key to see: channels, queries, keys, the diagonal, and two buffers.
+    """Yield every block that is not fully masked: channels, queries, keys, diagonal, two buffers.
 
-    The last query sees the last key. Where not all of a block may be seen, `diagonal` is the one
-    up to which it may, as `tril` counts them.
+    The last query is aligned with the last key. `diagonal` is the argument of `tril` that masks
+    later keys, or None if no key of the block is later than a query.
     """
     (BD, Lq), Lk = q.shape, k.shape[1]
     ahead = Lk - Lq  # keys before the first query
     T = 64
-    while T < 512 and 4 * T * T * BD <= BLOCK:  # few channels: longer blocks
+    while T < 512 and 4 * T * T * BD <= BLOCK:  # longer blocks for few channels
         T *= 2
     G = max(1, BLOCK // max(1, min(T, Lq) * min(T, Lk)))
     buffers = q.new_empty(2, min(G, BD) * min(T, Lq) * min(T, Lk))
@@ -141,13 +158,13 @@ def _blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[Block]:
             for j in range(0, min(i + T + ahead, Lk) if causal else Lk, T):
                 shape = min(G, BD - g), min(T, Lq - i), min(T, Lk - j)
                 a, b = buffers[:, : math.prod(shape)].view(2, *shape)
-                cut = causal and i + ahead < j + shape[2] - 1
-                diagonal = i + ahead - j if cut else None
+                partial = causal and i + ahead < j + shape[2] - 1
+                diagonal = i + ahead - j if partial else None
                 yield slice(g, g + G), slice(i, i + T), slice(j, j + T), diagonal, a, b
 
 
 def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: int | None, a: Tensor, b: Tensor) -> Tensor:
-    """w [G, i, j] of q [G, i, 1] and k [G, 1, j] relative to m [G, i], in a; 0 for later keys."""
+    """Compute w [G, i, j] of q [G, i, 1], k [G, 1, j], m [G, i] in buffer a; 0 for later keys."""
     m = m.unsqueeze(2)
     torch.sub(k, q + m, out=a)
     torch.sub(k, q - m, out=b)
@@ -156,7 +173,7 @@ def _weights(q: Tensor, k: Tensor, m: Tensor, diagonal: int | None, a: Tensor, b
 
 
 def _channels(x: Tensor, key_mask: Tensor | None = None, fill: float = 0) -> Tensor:
-    """[B, L, D] -> [B * D, L] in float32 or wider, masked tokens filled (and never read)."""
+    """Return [B, L, D] as [B * D, L] in float32 or wider, with masked tokens replaced by `fill`."""
     if key_mask is not None:
         x = x.masked_fill(~key_mask.unsqueeze(-1), fill)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -164,7 +181,7 @@ def _channels(x: Tensor, key_mask: Tensor | None = None, fill: float = 0) -> Ten
 
 
 def _tokens(x: Tensor, like: Tensor) -> Tensor:
-    """[B * D, L] -> [B, L, D]."""
+    """Return [B * D, L] as [B, L, D]."""
     B, L, D = like.shape
     return x.view(B, D, L).transpose(1, 2).contiguous()
 
@@ -193,7 +210,7 @@ def _gradient(ctx, gy, _gm, _gden):  # type: ignore[no-untyped-def]
 
 
 def _no_second_gradient(ctx, *grads):  # type: ignore[no-untyped-def]
-    raise NotImplementedError("ea has no second derivative: its backward is not differentiable")
+    raise NotImplementedError("ea does not support a second derivative")
 
 
 _forward.register_autograd(_gradient, setup_context=_setup)

@@ -13,7 +13,7 @@ MAX_RADIUS = 6.5  # beyond it exp(-2x^2) is denormal in float32
 DEFAULT_SPACING = 0.5  # weights are within 1e-4 of exact EA
 MAX_SPACING = 1.0  # weights are up to 17 % off here
 CLAMP_MARGIN = 1.5  # q and k are clamped this far outside the grid; same value in quadrature.h
-MAX_REACH = 8.0  # exp(-2x^2) times 2^72 must be a float32; same value in quadrature.h
+MAX_REACH = 8.0  # exp(-2x^2) * 2^72 must not underflow in float32; same in quadrature.h
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Quadrature:
 
     @property
     def reach(self) -> float:
-        """Bound that q and k are clamped to: outside the grid, where Gaussians are not yet 0."""
+        """Bound that q and k are clamped to; Gaussian features do not underflow within it."""
         return min(self.radius + CLAMP_MARGIN, MAX_REACH)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ Expansion = Taylor | Quadrature
 
 
 class _DefaultOrder(int):
-    """Type of `DEFAULT_ORDER`, which can be told from an order of 6 that a caller passed."""
+    """Type of `DEFAULT_ORDER`, which distinguishes the default from an explicit order of 6."""
 
 
 DEFAULT_ORDER = _DefaultOrder(6)

@@ -1,8 +1,8 @@
-"""Features of q and k in PyTorch. The scan that sums them knows only the protocol `Features`.
+"""Features of q and k in PyTorch. The scan that sums them uses only the protocol `Features`.
 
-Either side of the kernel K(q, k) = sum_n c_n f_n(q) f_n(k) is a chain: a `point`, all that is
-needed of a token, and its `first` element, from which the others are products. Sums are relative to
-a shift, the running minimum of the keys' `magnitude`.
+The kernel is K(q, k) = sum_n c_n f_n(q) f_n(k). The features f_n of a token form a chain: a `first`
+feature, and a `point` that holds the factors from one feature to the next. Sums are relative to a
+shift, the running minimum of the keys' `magnitude`.
 """
 
 import math
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from eattn.ops.expansion import Expansion, Quadrature
 
-LOG2E = 1 / math.log(2)  # exp2 is up to three times as fast as exp, which may go through MKL
-GAUSSIAN_ROOT = 2.0**36  # Gaussian features are kept times the square of this
+LOG2E = 1 / math.log(2)  # exp2 is up to three times faster than exp, which may call MKL
+GAUSSIAN_ROOT = 2.0**36  # Gaussian features are multiplied by the square of this
 
-Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...], overwritten by the next
+Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...]; the next call overwrites it
 Chain = tuple[Any, Tensor]  # point, first
 GaussianPoint = tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float]  # see _chain
 
@@ -26,31 +26,34 @@ class Features(Protocol):
     """Interface of an expansion for the scan."""
 
     c: list[float]
-    shifts: bool  # whether sums are relative to a shift, because `magnitude` is not always 0
-    min_den: float  # a smaller den comes from keys too far away to have a gradient
+    shifts: bool  # False if `magnitude` is always 0 and sums need no shift
+    min_den: float  # below this den all keys are too far away to have a gradient
 
     def magnitude(self, k: Tensor) -> Tensor:
         """Per-key magnitude whose running minimum is the shift."""
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
-        """The chain of keys, relative to the shift m."""
+        """Return the chain of keys, relative to the shift m."""
 
     def query(self, q: Tensor) -> Chain:
-        """The chain of queries, times any factor: it cancels between num and den."""
+        """Return the chain of queries, up to a factor that cancels between num and den."""
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
-        """The chain of queries such that no f_n times the weight is infinite."""
+        """Limit the chain of queries so that no f_n times the weight is infinite."""
 
     def slope(self, k: Tensor) -> Tensor:
-        """d/dk log of the factor common to all f_n(k), which `read` does not differentiate."""
+        """Return d/dk log of the common factor of all f_n(k), which `read` treats as constant."""
 
     def terms(self, point: Any, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """n and f_n, each overwritten by the next."""
+        """Yield n and f_n; the next iteration overwrites f_n."""
 
     def read(
         self, point: Any, first: Tensor, pair: Pair, *, slope: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """sum_n c_n f_n pair(n), n as in `terms`, and with `slope` its derivative: [2, B, C, D]."""
+        """Return sum_n c_n f_n pair(n) and, with `slope`, its derivative: [2, B, C, D] each.
+
+        `pair` is called in the order of `terms`.
+        """
 
 
 def features(expansion: Expansion, dtype: torch.dtype) -> Features:
@@ -61,24 +64,23 @@ def features(expansion: Expansion, dtype: torch.dtype) -> Features:
 
 
 def decay(old: Tensor, new: Tensor) -> Tensor:
-    """e^-|old^2 - new^2|, which moves a sum from shift `old` to `new`; both must be finite.
+    """Return e^-|old^2 - new^2|, which moves a sum from shift `old` to `new`; both are finite.
 
-    Written as a product: a difference of rounded squares loses 1e-2 at |k| = 1e3.
+    The exponent is a product: a difference of rounded squares is off by 1e-2 at |k| = 1e3.
     """
     return (old - new).abs_().mul_(old + new).mul_(-LOG2E).exp2_()
 
 
 def empty_shift(dtype: torch.dtype) -> float:
-    """Finite stand-in for the infinite shift of an empty state, as inf - inf would be NaN."""
+    """Return a finite stand-in for the infinite shift of an empty state: inf - inf is NaN."""
     return math.sqrt(torch.finfo(dtype).max) / 4
 
 
 class TaylorFeatures:
-    """e^(2qk) = sum_n c_n q^n k^n (Eq. 4), beside the weight e^(-k^2).
+    """Powers: e^(2qk) = sum_n c_n q^n k^n (Eq. 4). The weight e^(-k^2) is part of the key features.
 
     For k the chain starts at the weight relative to the shift. For q it starts at
-    max(1, |q|)^-order, which keeps the result from overflow; the cap keeps den from underflow in
-    turn.
+    max(1, |q|)^-order, which prevents overflow; the cap on |q| prevents underflow of den.
     """
 
     shifts = True
@@ -105,7 +107,7 @@ class TaylorFeatures:
         return k * -2
 
     def terms(self, point: Tensor, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """first * x^n, n = 0..order (Eq. 10, Eq. 11)."""
+        """Yield first * x^n for n = 0..order (Eq. 10, Eq. 11)."""
         f = first.clone()
         yield 0, f
         for n in range(1, self.order + 1):
@@ -125,20 +127,20 @@ class TaylorFeatures:
 
 
 class GaussianFeatures:
-    """f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h: their products sum to e^-(q-k)^2.
+    """Gaussians f_m(x) = e^-2(x - u_m)^2 at nodes u_m = m h. Their products sum to e^-(q-k)^2.
 
-    As f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), powers of X walking outward from the
-    central node replace one exponential per node. Features are kept times GAUSSIAN_ROOT^2, or the
-    first would be 0 for |x| > 6.6: the factor cancels in y for queries, and is divided out for
-    keys. x is clamped to `reach`, and has the gradient of the clamped value, so that training can
-    bring it back.
+    Since f_(m+1) / f_m = X e^-2h^2(2m + 1) with X = e^(4hx), features are computed outward from the
+    central node as powers of X, without an exponential per node. Features are multiplied by
+    GAUSSIAN_ROOT^2, or the central one would underflow for |x| > 6.6. The factor cancels in y for
+    queries and is divided out for keys. x is clamped to `reach`; its gradient is that of the
+    clamped value, not 0, so that training can move x back onto the grid.
     """
 
     shifts = False
 
     def __init__(self, expansion: Quadrature, dtype: torch.dtype) -> None:
         self.middle, self.reach = expansion.nodes // 2, expansion.reach
-        # As rounded to dtype, since powers are taken of it.
+        # Rounded to dtype, because features are powers of e^(step x).
         self.step = float(
             torch.tensor(4 * expansion.radius / self.middle, dtype=dtype, device="cpu")
         )
@@ -146,13 +148,13 @@ class GaussianFeatures:
         self.c = [1.0] * expansion.nodes
         wide = dtype == torch.float64
         self.min_den, self.max_product = (0.0, 1e300) if wide else (1e-34, 1e32)
-        # Smallest feature of a query at the two outer nodes, so that den is never 0. Too small to
-        # matter while some key is within 9.
+        # Lower bound for a query's features at the two outer nodes, so that den is never 0. It is
+        # too small to matter while some key is within 9.
         self.edge_floor = 0.0 if wide else 1e-21
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def magnitude(self, k: Tensor) -> Tensor:
-        return torch.zeros_like(k)  # no feature underflows near its node
+        return torch.zeros_like(k)  # no shift: features near their node do not underflow
 
     def key(self, k: Tensor, m: Tensor) -> Chain:
         return self._chain(k, lambda f: f * GAUSSIAN_ROOT**-2)
@@ -163,16 +165,16 @@ class GaussianFeatures:
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """Limit f_n to max_product / weight.
 
-        The weight, a gradient / den, grows with the distance to all keys, and its product with f_n
-        may be infinite at a node near the query. No key is near that node, so any limit is right
-        that leaves room for the sum of millions.
+        The weight gy / den grows with the distance to the nearest key, and its product with f_n may
+        overflow at a node near the query. No key is near that node, so the limit does not change
+        the result; it must only leave room for a sum over millions of tokens.
         """
         (up, down, *_), first = chain
         limit = self.max_product / weight.abs()
         return (up, down, limit.minimum, 0.0), first
 
     def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], floor: float = 0.0) -> Chain:
-        """X, 1 / X, a function applied to every element, and the floor of the outer nodes."""
+        """Return ((X, 1 / X, function applied to every feature, floor of outer nodes), first)."""
         x = self._clamp(x)
         power = (x * self.step).mul_(LOG2E)
         root = (x * x).mul_(-LOG2E).add_(math.log2(GAUSSIAN_ROOT)).exp2_()

@@ -1,4 +1,4 @@
-"""The interface between the operator and its backends: inputs, results and memory layout."""
+"""Interface between the operator and its backends: inputs, results and memory layout."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # of q,
 
 
 class Inputs(NamedTuple):
-    """Tensors of one call, checked: the public operator has validated all of them."""
+    """Tensors of one call, already validated by the public operator."""
 
     q: Tensor  # [B, Lq, D]
     k: Tensor  # [B, Lk, D]
@@ -24,12 +24,12 @@ class Inputs(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of sequences: the batch size, or the packed ones."""
+        """Number of sequences: the batch size, or the number of packed sequences."""
         return self.q.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
 
     @property
     def sum_dtype(self) -> torch.dtype:
-        """float64 if q or the state is, else float32."""
+        """Dtype of the sums: float64 if q or the state is float64, else float32."""
         wide = self.q.dtype == torch.float64 or (
             self.s is not None and self.s.dtype == torch.float64
         )
@@ -41,7 +41,7 @@ def kernel_sums(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if x is None:
         return None
     _, D, N = x.shape
-    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # usual in decoding, and fast
+    if x.dtype == dtype and x.stride() == (N * D, 1, D):  # the usual case in decoding: no copy
         return x
     return x.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
 

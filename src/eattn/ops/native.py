@@ -1,12 +1,11 @@
-"""Fused CPU kernels: the C++ under native/, called through ctypes.
+"""Fused CPU kernels: the C++ code in native/, called through ctypes.
 
-Memory is O(LD): the forward saves its state every CHECKPOINT tokens, the backward recomputes the
-states between.
+Memory is O(LD): the forward saves its state every CHECKPOINT tokens, and the backward recomputes
+the states in between.
 """
 
 import ctypes
 import functools
-import itertools
 import struct
 from pathlib import Path
 
@@ -19,19 +18,18 @@ from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
 ABI = 3
-CHECKPOINT = 64  # kCheckpoint in native/scan.h
+CHECKPOINT = 64  # same as kCheckpoint in native/scan.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-# The fields of EattnArgs in native/args.h, in its order, and how many 64-bit words each takes: a
-# view is a pointer and three strides.
-_VIEWS = dict.fromkeys(("q", "k", "v", "y", "gy", "dq", "dk", "dv"), 4)
+# The fields of EattnArgs in native/args.h, in the same order. A view is a pointer and three
+# strides; a missing tensor is passed as zeros. The radius is the only float.
+_VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv")
 _STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
-_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")  # last
-_WORDS = _VIEWS | dict.fromkeys(("key_mask", "cu_seqlens", *_STATES, "saved", *_NUMBERS), 1)
-_FIRST = dict(zip(_WORDS, itertools.accumulate(_WORDS.values(), initial=0), strict=False))
-_ZEROS: list[float] = [0] * sum(_WORDS.values())
-_ARGS = struct.Struct(f"@{len(_ZEROS) - 1}qd")  # the radius is the only float
+_POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved")
+_NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")
+_NO_STRIDES = (0, 0, 0)
+_ARGS = struct.Struct(f"@{4 * len(_VIEWS) + len(_POINTERS) + len(_NUMBERS) - 1}qd")
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
@@ -44,7 +42,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     except (OSError, AttributeError) as error:
         return None, f"the compiled kernels cannot be loaded: {error}"
     if not fits:
-        return None, "the compiled kernels are of another version: install eattn again"
+        return None, "the compiled kernels belong to another version of eattn: reinstall eattn"
     library.eattn_isa_name.restype = ctypes.c_char_p
     library.eattn_compiler.restype = ctypes.c_char_p
     for function in (library.eattn_forward, library.eattn_backward):
@@ -63,7 +61,7 @@ def _find_isas() -> dict[str, str | None]:
 
 _library, _why_not = _load()
 
-# Instruction sets the kernels were built for, fastest first: None, or why not on this CPU.
+# Instruction sets the kernels were built for, fastest first: None if this CPU has it, else why not.
 ISAS = _find_isas()
 _INDEX = {isa: i for i, isa in enumerate(ISAS)}
 _USABLE = [isa for isa, why in ISAS.items() if why is None]
@@ -72,21 +70,21 @@ _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 @functools.cache
 def _fastest(D: int, wide: bool) -> str:
-    """Return the ISA with the widest vectors of which D channels fill more than half."""
+    """Return the ISA with the widest vectors that D channels fill by more than half."""
     bytes_of_channels = D * (8 if wide else 4)
     filled = (isa for isa in _USABLE if 2 * bytes_of_channels > _VECTOR_BYTES[isa])
     return next(filled, _USABLE[-1])
 
 
 def unavailable(isa: str | None = None) -> str | None:
-    """Return why the kernels (of one ISA, or the fastest) cannot run; None if they can."""
+    """Return why the kernels (of one ISA, or of any) cannot run; None if they can."""
     if _why_not is not None or isa is None:
         return _why_not
     return ISAS.get(isa, f"the kernels were not built for {isa}")
 
 
 def describe() -> str:
-    """Say how the library was built, for `eattn info`."""
+    """Return a one-line description of the compiled library, for `eattn info`."""
     if _library is None:
         return str(_why_not)
     threads = "OpenMP" if _library.eattn_openmp() else "one thread: built without OpenMP"
@@ -108,12 +106,13 @@ def _call(
     function: str,
     inputs: Inputs,
     tensors: dict[str, Tensor | None],
+    rows: int,
     real: torch.dtype,
     expansion: Expansion,
     causal: bool,
     isa: str | None,
 ) -> None:
-    """Call a kernel on tensors given by the names of the struct's fields; missing ones are 0."""
+    """Call a kernel on `inputs` and on tensors named like the fields of the struct."""
     if _library is None:
         raise RuntimeError(_why_not)
     q, k, v, key_mask, cu_seqlens, *_ = inputs
@@ -123,19 +122,18 @@ def _call(
         tensors["key_mask"] = dense(key_mask, torch.bool)
     if cu_seqlens is not None:
         tensors["cu_seqlens"] = dense(cu_seqlens, torch.int64)
-    args = _ZEROS.copy()
-    for name, x in tensors.items():
-        if x is not None:
-            first = _FIRST[name]
-            args[first] = x.data_ptr()
-            if name in _VIEWS:
-                args[first + 1 : first + 4] = x.stride()
-    args[-len(_NUMBERS) :] = (
-        *(B, Lq, Lk, D, inputs.rows),
-        *(expansion.terms, causal, IO[q.dtype], torch.get_num_threads(), expansion.radius),
-    )
+    fields: list[float] = []
+    for name in _VIEWS:
+        x = tensors.get(name)
+        fields.append(0 if x is None else x.data_ptr())
+        fields += _NO_STRIDES if x is None else x.stride()
+    for name in _POINTERS:
+        x = tensors.get(name)
+        fields.append(0 if x is None else x.data_ptr())
+    fields += (B, Lq, Lk, D, rows)
+    fields += (expansion.terms, causal, IO[q.dtype], torch.get_num_threads(), expansion.radius)
     index = _INDEX[isa or _fastest(D, wide)]
-    getattr(_library, function)(_ARGS.pack(*args), index, wide)
+    getattr(_library, function)(_ARGS.pack(*fields), index, wide)
 
 
 def forward(
@@ -144,18 +142,19 @@ def forward(
     """Return y, the final s, z, shift, and with `save` the checkpoints that `backward` needs."""
     q, D, rows, real = inputs.q, inputs.q.shape[2], inputs.rows, inputs.sum_dtype
     y = torch.empty(q.shape, dtype=q.dtype)
-    s1, z1 = (empty_sums(rows, D, expansion.terms, real, None) for _ in range(2))
+    s1 = empty_sums(rows, D, expansion.terms, real, None)
+    z1 = empty_sums(rows, D, expansion.terms, real, None)
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
     if save and causal:
-        # Packed sequences leave some slots out: no output may hold uninitialised memory.
+        # Packed sequences do not use all slots, and no output may hold uninitialised memory.
         fresh = torch.empty if inputs.cu_seqlens is None else torch.zeros
         saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion.terms), dtype=real)
-    tensors = dict(y=y, s1=s1, z1=z1, m1=m1, saved=saved)
+    tensors = {"y": y, "s1": s1, "z1": z1, "m1": m1, "saved": saved}
     if inputs.s is not None:
         tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
         tensors["m0"] = dense(inputs.shift, real)
-    _call("eattn_forward", inputs, tensors, real, expansion, causal, isa)
+    _call("eattn_forward", inputs, tensors, rows, real, expansion, causal, isa)
     return y, s1, z1, m1, saved
 
 
@@ -181,5 +180,5 @@ def backward(
     tensors["gs"], tensors["gz"] = kernel_sums(gs, real), kernel_sums(gz, real)
     tensors["s1"], tensors["z1"] = kernel_sums(final[0], real), kernel_sums(final[1], real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
-    _call("eattn_backward", inputs, tensors, real, expansion, causal, isa)
+    _call("eattn_backward", inputs, tensors, rows, real, expansion, causal, isa)
     return dq, dk, dv, ds, dz

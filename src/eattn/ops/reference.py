@@ -1,6 +1,6 @@
-"""The paper's equations as it writes them, and a quadratic form of EA that never underflows.
+"""The equations exactly as the paper writes them, and a quadratic form of EA that never underflows.
 
-These are the oracles every backend is tested against, so they are plain and slow on purpose.
+These are the specification that every backend is tested against, so they are simple and slow.
 Axes: B batch, L tokens, D channels, N = order + 1 terms. Indices: i query, j key, n power.
 """
 
@@ -15,41 +15,41 @@ from eattn.ops.expansion import Expansion, Taylor
 
 
 class State(NamedTuple):
-    """Sums over the tokens seen so far (Eq. 12, Eq. 13): [B, D, N] each, for any L."""
+    """Sums over the tokens seen so far (Eq. 12, Eq. 13), each of shape [B, D, N]."""
 
     s: Tensor
     z: Tensor
 
 
 def initial_state(like: Tensor, order: int) -> State:
-    """s_0 = z_0 = 0 (Eq. 8, Eq. 9) for tokens shaped like [B, D]."""
+    """Return s_0 = z_0 = 0 (Eq. 8, Eq. 9) for tokens of shape [B, D]."""
     return State(like.new_zeros(*like.shape, order + 1), like.new_zeros(*like.shape, order + 1))
 
 
 def taylor(order: int, like: Tensor) -> Tensor:
-    """Coefficients 2^n / n! of e^(2qk) (Eq. 4, Eq. 7) -> [N]; `order` is the highest power."""
+    """Return the coefficients 2^n / n! of e^(2qk) for n = 0..order, [N] (Eq. 4, Eq. 7)."""
     if order < 0 or order % 2:
         raise ValueError(f"order must be even and >= 0, got {order}")
     return like.new_tensor([2.0**n / math.factorial(n) for n in range(order + 1)])
 
 
 def powers(x: Tensor, order: int) -> Tensor:
-    """(1, x, ..., x^order) (Eq. 10, Eq. 11): [..., D] -> [..., D, N]."""
+    """Return (1, x, ..., x^order) (Eq. 10, Eq. 11): [..., D] -> [..., D, N]."""
     return x.unsqueeze(-1) ** torch.arange(order + 1, device=x.device)
 
 
 def ea(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j softmax_j(-(q_i - k_j)^2) v_j in O(LLD) (Eq. 1, Eq. 2)."""
-    k, v = _real(k, key_mask), _real(v, key_mask)
+    """Compute y_i = sum_j softmax_j(-(q_i - k_j)^2) v_j in O(LLD) (Eq. 1, Eq. 2)."""
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     o = -(q.unsqueeze(2) - k.unsqueeze(1)).square()  # Eq. 1 [B, i, j, D]
-    weight = _softmax(o, _hidden(q, k, causal, key_mask))
+    weight = _softmax(o, _masked(q, k, causal, key_mask))
     return (weight * v.unsqueeze(1)).sum(dim=2)  # Eq. 2 [B, L, D]
 
 
 def ea_series(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool = False) -> Tensor:
-    """As `ea`, with e^(-q^2) cancelled (Eq. 3) and e^(2qk) expanded (Eq. 4), in O(NLD)."""
+    """Compute EA with e^(-q^2) cancelled (Eq. 3) and e^(2qk) expanded (Eq. 4), in O(NLD)."""
     z = powers(k, order) * torch.exp(-k.square()).unsqueeze(-1)  # [B, L, D, N]
     s = z * v.unsqueeze(-1)
     if causal:
@@ -58,14 +58,14 @@ def ea_series(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool = Fal
 
 
 def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-    """One causal token in O(ND): q, k, v and y are [B, D]."""
+    """Process one causal token in O(ND): q, k, v and y are [B, D]."""
     z = powers(k, state.z.shape[-1] - 1) * torch.exp(-k.square()).unsqueeze(-1)
     state = State(state.s + z * v.unsqueeze(-1), state.z + z)  # Eq. 12, Eq. 13
     return readout(q, state), state
 
 
 def readout(q: Tensor, state: State) -> Tensor:
-    """y = num / den (Eq. 14, Eq. 15, Eq. 16): q [..., D], state [..., D, N] -> [..., D]."""
+    """Return y = num / den (Eq. 14, Eq. 15, Eq. 16): q [..., D], state [..., D, N] -> [..., D]."""
     order = state.z.shape[-1] - 1
     weight = taylor(order, q) * powers(q, order)
     return (weight * state.s).sum(-1) / (weight * state.z).sum(-1)
@@ -84,24 +84,25 @@ def ea_expanded(
     key_mask: Tensor | None = None,
     state: Sums | None = None,
 ) -> Tensor:
-    """Eq. 5 and Eq. 6 for keys of any size: y_i = sum_j w_ij K(q_i, k_j) v_j / (the same, v = 1).
+    """Compute Eq. 5 or Eq. 6 for keys of any size, in O(LLD) time and memory.
 
-    For Taylor K = P(2qk) and w_ij = e^(m_i^2 - k_j^2) with m_i the least |k_j| that row i attends
-    to: m cancels in the ratio, and where the literal e^(-k^2) is 0/0 (|k| > 27 in float64) the
-    nearest key keeps weight 1. The exponent is a product, as a difference of rounded squares would
-    lose its digits. For Quadrature K = sum_m f_m(q) f_m(k), and w = 1.
-    O(LLD) time and memory; rows that attend to nothing give 0, with zero gradient. `state` holds
-    earlier keys, which every row attends to: (s, z, shift) as `accumulate_expanded` returns them.
+    y_i = sum_j w_ij K(q_i, k_j) v_j / sum_j w_ij K(q_i, k_j). For Taylor, K = P(2qk) and
+    w_ij = e^(m_i^2 - k_j^2), where m_i is the smallest |k_j| that row i attends to. m cancels in
+    the ratio. Without it, e^(-k^2) would give 0/0 for |k| > 27 in float64. The exponent is computed
+    as a product, because a difference of rounded squares is inaccurate. For Quadrature,
+    K = sum_m f_m(q) f_m(k) and w = 1.
+    Rows that attend to no key give 0, with zero gradient. `state` is (s, z, shift) of earlier keys
+    that every row attends to, as returned by `accumulate_expanded`.
     """
-    hidden = _hidden(q, k, causal, key_mask)
-    k, v = _real(k, key_mask).unsqueeze(1), _real(v, key_mask).unsqueeze(1)  # [B, 1, j, D]
+    masked = _masked(q, k, causal, key_mask)
+    k, v = (_zero_masked(x, key_mask).unsqueeze(1) for x in (k, v))  # [B, 1, j, D]
     size = _magnitude(k, expansion).expand(-1, q.shape[1], -1, -1)
-    m = size.detach().masked_fill(hidden, torch.inf)
+    m = size.detach().masked_fill(masked, torch.inf)
     m = torch.nn.functional.pad(m, (0, 0, 0, 1), value=torch.inf).amin(2, keepdim=True)
     if state is not None:
         m = m.minimum(state[2].detach()[:, None, None])
-    m = m.masked_fill(m == torch.inf, 0.0)  # no key at all: any number will do, w is 0
-    w = torch.exp(((m - size) * (m + size)).masked_fill(hidden, -torch.inf))
+    m = m.masked_fill(m == torch.inf, 0.0)  # no key: w is 0 for any finite m
+    w = torch.exp(((m - size) * (m + size)).masked_fill(masked, -torch.inf))
     w = w * _kernel(q.unsqueeze(2), k, expansion)  # [B, i, j, D]
     num, den = (w * v).sum(2), w.sum(2)
     if state is not None:
@@ -121,17 +122,17 @@ def accumulate_expanded(
     key_mask: Tensor | None = None,
     state: Sums | None = None,
 ) -> Sums:
-    """Eq. 12 and Eq. 13 over all of k and v [B, L, D], relative to the shift: (s, z, shift)."""
+    """Sum Eq. 12 and Eq. 13 over k and v [B, L, D]; return s, z (relative to shift) and shift."""
     size = _magnitude(k, expansion).detach()
     if key_mask is not None:
         size = size.masked_fill(~key_mask.unsqueeze(-1), torch.inf)
-    k, v = _real(k, key_mask), _real(v, key_mask)
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     m = torch.nn.functional.pad(size, (0, 0, 0, 1), value=torch.inf).amin(1)
     if state is not None:
         m = m.minimum(state[2].detach())
     finite = m.masked_fill(m == torch.inf, 0.0).unsqueeze(1)
-    own = _magnitude(k, expansion)
-    w = torch.exp((finite - own) * (finite + own))
+    magnitude = _magnitude(k, expansion)
+    w = torch.exp((finite - magnitude) * (finite + magnitude))
     w = w.masked_fill(size == torch.inf, 0.0).unsqueeze(-1) * features(k, expansion)  # [B, L, D, N]
     s, z = (w * v.unsqueeze(-1)).sum(1), w.sum(1)
     if state is not None:
@@ -142,9 +143,9 @@ def accumulate_expanded(
 
 
 def features(x: Tensor, expansion: Expansion) -> Tensor:
-    """x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
+    """Return x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
 
-    Beyond the reach x counts as there, and its gradient is the one there.
+    For a grid, x is clamped to ±reach; its gradient is that of the clamped value, not 0.
     """
     if isinstance(expansion, Taylor):
         return powers(x, expansion.order)
@@ -155,31 +156,31 @@ def features(x: Tensor, expansion: Expansion) -> Tensor:
 
 
 def coefficients(expansion: Expansion, like: Tensor) -> Tensor:
-    """c_n of K(q, k) = sum_n c_n f_n(q) f_n(k) -> [N]; those of a quadrature cancel in y."""
+    """Return c_n of K(q, k) = sum_n c_n f_n(q) f_n(k), [N]; 1 for a quadrature, where c cancels."""
     if isinstance(expansion, Taylor):
         return taylor(expansion.order, like)
     return like.new_ones(expansion.nodes)
 
 
 def _kernel(q: Tensor, k: Tensor, expansion: Expansion) -> Tensor:
-    """sum_n c_n f_n(q) f_n(k), less the weight e^(-k^2) of a Taylor expansion."""
+    """Return sum_n c_n f_n(q) f_n(k), without the weight e^(-k^2) of a Taylor expansion."""
     if isinstance(expansion, Taylor):
         return _polynomial(2 * q * k, expansion.order)
     return (features(q, expansion) * features(k, expansion)).sum(-1)
 
 
 def _magnitude(k: Tensor, expansion: Expansion) -> Tensor:
-    """Per-key magnitude whose running minimum is the shift."""
+    """Return the per-key magnitude whose running minimum is the shift."""
     return k.abs() if isinstance(expansion, Taylor) else torch.zeros_like(k)
 
 
 @functools.cache
 def condition(expansion: Expansion) -> float:
-    """By how much reading an expansion amplifies rounding: y is off by some kappa * eps * max|v|.
+    """Return the condition number kappa: the rounding error of y is about kappa * eps * max|v|.
 
-    For Taylor kappa = max_x sum_n |x^n / n!| / P(x), with P the polynomial of e^x of this order,
-    least against its terms at negative x. Gaussian features are positive and nothing cancels, but
-    each is a power of a rounded number, and the power grows with the distance from the centre.
+    For Taylor, kappa = max_x sum_n |x^n / n!| / P(x), where P is the Taylor polynomial of e^x;
+    terms cancel at negative x. Gaussian features are positive, so that nothing cancels, but each is
+    a power of a rounded number, and the exponent grows with the distance from the central node.
     """
     if not isinstance(expansion, Taylor):
         return 1 + expansion.reach**2
@@ -189,44 +190,47 @@ def condition(expansion: Expansion) -> float:
 
 
 def _polynomial(x: Tensor, order: int) -> Tensor:
-    """P(x) = sum_n x^n / n! by Horner's rule (Eq. 4)."""
+    """Return P(x) = sum_n x^n / n! by Horner's rule (Eq. 4)."""
     taylor(order, x)  # rejects an odd order
-    p = x**0  # not ones_like: at order 0, q still gets a gradient (of zeros)
+    p = x**0  # not ones_like, so that q gets a (zero) gradient at order 0
     for n in range(order, 0, -1):
         p = 1 + p * x / n
     return p
 
 
-# ---- the mechanisms the paper compares with, one head each ---------------------------------------
+# ---- the mechanisms that the paper compares with, one head each ----------------------------------
 
 
 def sa(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j softmax_j(q_i k_j^T) v_j in O(LLD), not scaled (Eq. 17)."""
-    k, v = _real(k, key_mask), _real(v, key_mask)
+    """Compute y_i = sum_j softmax_j(q_i k_j^T) v_j in O(LLD), without scaling (Eq. 17)."""
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     o = (q @ k.mT).unsqueeze(-1)
-    return _softmax(o, _hidden(q, k, causal, key_mask)).squeeze(-1) @ v
+    return _softmax(o, _masked(q, k, causal, key_mask)).squeeze(-1) @ v
 
 
 def la(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j phi(q_i) phi(k_j)^T v_j / (the same, v = 1), phi(x) = elu(x) + 1 (Eq. 18)."""
-    hidden = _hidden(q, k, causal, key_mask)
-    k, v = _real(k, key_mask), _real(v, key_mask)
+    """Compute linear attention with phi(x) = elu(x) + 1 (Eq. 18).
+
+    y_i = sum_j phi(q_i) phi(k_j)^T v_j / sum_j phi(q_i) phi(k_j)^T
+    """
+    masked = _masked(q, k, causal, key_mask)
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
-    return _average((phi_q @ phi_k.mT).unsqueeze(-1), v, hidden)
+    return _average((phi_q @ phi_k.mT).unsqueeze(-1), v, masked)
 
 
 def aft(
     k: Tensor, v: Tensor, w: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """y_i = sum_j softmax_j(k_j + w_ij) v_j, per channel, with learnt biases w [L, L] (Eq. 19)."""
-    hidden = _hidden(k, k, causal, key_mask)
-    k, v = _real(k, key_mask), _real(v, key_mask)
+    """Compute y_i = sum_j softmax_j(k_j + w_ij) v_j per channel, with learned w [L, L] (Eq. 19)."""
+    masked = _masked(k, k, causal, key_mask)
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     o = k.unsqueeze(1) + w.unsqueeze(-1)  # [B, i, j, D]
-    return (_softmax(o, hidden) * v.unsqueeze(1)).sum(dim=2)
+    return (_softmax(o, masked) * v.unsqueeze(1)).sum(dim=2)
 
 
 def taylor_dot(
@@ -238,35 +242,38 @@ def taylor_dot(
     causal: bool = False,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """As `sa`, with e^(q k^T) cut to its Taylor polynomial of even `order` (Eq. 20)."""
-    hidden = _hidden(q, k, causal, key_mask)
-    k, v = _real(k, key_mask), _real(v, key_mask)
-    return _average(_polynomial(q @ k.mT, order).unsqueeze(-1), v, hidden)
+    """Compute `sa` with e^(q k^T) replaced by its Taylor polynomial of even `order` (Eq. 20)."""
+    masked = _masked(q, k, causal, key_mask)
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
+    return _average(_polynomial(q @ k.mT, order).unsqueeze(-1), v, masked)
 
 
-def _softmax(o: Tensor, hidden: Tensor) -> Tensor:
-    """Softmax over j of o [B, i, j, D or 1]; a row that sees no key has zero weights."""
-    # The second fill turns the NaN of a row without keys into 0, and stops its gradient.
-    return o.masked_fill(hidden, -torch.inf).softmax(dim=2).masked_fill(hidden, 0.0)
+def _softmax(o: Tensor, masked: Tensor) -> Tensor:
+    """Return the softmax over j of o [B, i, j, D or 1]; zeros for a row that attends to no key."""
+    # The second fill replaces the NaN of a row without keys by 0, with zero gradient.
+    return o.masked_fill(masked, -torch.inf).softmax(dim=2).masked_fill(masked, 0.0)
 
 
-def _average(weight: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
-    """sum_j weight_ij v_j / sum_j weight_ij over the keys that i sees: weight [B, i, j, 1]."""
-    weight = weight.masked_fill(hidden, 0.0).squeeze(-1)
+def _average(weight: Tensor, v: Tensor, masked: Tensor) -> Tensor:
+    """Return sum_j weight_ij v_j / sum_j weight_ij over visible keys; weight is [B, i, j, 1]."""
+    weight = weight.masked_fill(masked, 0.0).squeeze(-1)
     den = weight.sum(2, keepdim=True)
     return weight @ v / den.masked_fill(den == 0, 1.0)
 
 
-def _hidden(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> Tensor:
-    """True where query i must not see key j, [B or 1, i, j, 1]; the last ones see each other."""
-    hidden = torch.zeros(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+def _masked(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> Tensor:
+    """Return True where query i must not attend to key j, [B or 1, i, j, 1].
+
+    The last query is aligned with the last key.
+    """
+    masked = torch.zeros(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
     if causal:
-        hidden = ~torch.ones_like(hidden).tril(k.shape[1] - q.shape[1])
+        masked = ~torch.ones_like(masked).tril(k.shape[1] - q.shape[1])
     if key_mask is not None:
-        hidden = hidden | ~key_mask.unsqueeze(1)
-    return hidden.unsqueeze(-1)
+        masked = masked | ~key_mask.unsqueeze(1)
+    return masked.unsqueeze(-1)
 
 
-def _real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """x with masked tokens replaced by 0, selected and not multiplied: NaN there is never read."""
+def _zero_masked(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Replace masked tokens by 0, without multiplying, so that NaN in them has no effect."""
     return x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0.0)

@@ -1,7 +1,7 @@
 """EA-series, the public operator: checks, choice of backend, autograd, torch.library.
 
-One op serves every form. y_i = S(q_i) / Z(q_i) (Eq. 16) over the keys that i may see: all of them
-(Eq. 5), those up to i (Eq. 6), one more at a time (Eq. 12, Eq. 13), or those in a given state.
+One op serves every form: y_i = S(q_i) / Z(q_i) (Eq. 16), where the sums run over all keys (Eq. 5),
+over keys up to i (Eq. 6), over a new key and a state (Eq. 12, Eq. 13), or over a state alone.
 """
 
 from typing import Any, Literal, overload
@@ -13,12 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from eattn.ops import traceable
 from eattn.ops.backends import BY_NAME, Backend, choose
 from eattn.ops.checks import check_cu_seqlens, check_offsets, check_qkv, check_state, check_step
-from eattn.ops.expansion import (
-    DEFAULT_ORDER,
-    Expansion,
-    expansion_from_terms,
-    resolve_expansion,
-)
+from eattn.ops.expansion import DEFAULT_ORDER, Expansion, expansion_from_terms, resolve_expansion
 from eattn.ops.inputs import Inputs
 from eattn.ops.state import State, empty_sums
 
@@ -81,15 +76,16 @@ def ea_series(
     order : int, default 6
         Highest power of the Taylor polynomial; even, 0 to 16. Cannot be combined with `expansion`.
     expansion : Taylor or Quadrature, optional
-        Expansion of the weights. `Quadrature(25)` is exact EA to 1e-4 for q and k of up to 6.
+        Expansion of the weights. `Quadrature(25)` has the weights of exact EA to 1e-4 if q and k
+        are well inside its grid, [-6, 6], and, in float32, some key is within 9 of each query.
     causal : bool, default False
-        Let query i see keys up to i only. Requires Lq == Lk.
+        Let query i attend only to keys up to i. Requires Lq == Lk.
     key_mask : bool Tensor, shape (B, Lk), optional
         True for valid keys. Masked keys and values are never read.
     cu_seqlens : int32 Tensor, shape (n + 1,), optional
         Offsets of n sequences packed along L, with B == 1.
     state : State, optional
-        Keys and values seen before, one row per sequence. Must have the same expansion.
+        State of earlier keys and values, one row per sequence. Must have the same expansion.
     return_state : bool, default False
         Also return the state after the last key.
     backend : str, optional
@@ -120,7 +116,9 @@ def ea_series(
 
 
 def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-    """Process one causal token in O(ND), however many came before (Eq. 12 to Eq. 16).
+    """Process one causal token in O(ND), independent of the number of earlier tokens.
+
+    Implements Eq. 12 to Eq. 16.
 
     Parameters
     ----------
@@ -163,8 +161,18 @@ def accumulate(
     ----------
     k, v : Tensor, shape (B, L, D)
         Keys and values.
-    order, expansion, key_mask, backend
-        As in `ea_series`.
+    order : int, default 6
+        Highest power of the Taylor polynomial. Cannot be combined with `expansion`.
+    expansion : Taylor or Quadrature, optional
+        Expansion of the weights.
+    key_mask : bool Tensor, shape (B, L), optional
+        True for valid keys. Masked keys and values are never read.
+    backend : str, optional
+        Name of the backend; by default the fastest that fits.
+
+    Returns
+    -------
+    State
 
     Examples
     --------
@@ -179,7 +187,7 @@ def accumulate(
 
 
 def readout(q: Tensor, state: State, *, backend: str | None = None) -> Tensor:
-    """Return y = num / den at every query, over the keys in the state (Eq. 14 to Eq. 16).
+    """Attend to the keys and values in a state: y = num / den (Eq. 14 to Eq. 16).
 
     Parameters
     ----------
@@ -189,6 +197,10 @@ def readout(q: Tensor, state: State, *, backend: str | None = None) -> Tensor:
         Sums over keys and values; it defines the expansion.
     backend : str, optional
         Name of the backend; by default the fastest that fits.
+
+    Returns
+    -------
+    y : Tensor, shape (B, L, D)
 
     Examples
     --------
@@ -218,20 +230,20 @@ def _apply(
     if state is not None:
         s, z, shift = state.s, state.z, state.shift
         if shift.requires_grad:
-            shift = shift.detach()  # it cancels in y, so its gradient is 0
+            shift = shift.detach()  # the shift cancels in y, so its gradient is 0
     save = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (q, k, v, s, z)
     )
     inputs = Inputs(q, k, v, key_mask, cu_seqlens, s, z, shift)
     if traceable.exporting():
-        # An exported program must be made of plain operators.
+        # An exported program must consist of plain PyTorch operators.
         y, s, z, shift, _ = traceable.forward(inputs, expansion=expansion, causal=causal)
     elif save or _watched(q, k, v):
         y, s, z, shift, _ = torch.ops.eattn.ea_series(
             *inputs, expansion.terms, expansion.radius, causal, backend.name, save
         )
     else:
-        # Straight to the kernel: a decoding step would spend longer in the dispatcher than in it.
+        # Skip the dispatcher: in a decoding step it would take longer than the kernel.
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, q.shape[1])
         y, s, z, shift, _ = backend.forward(inputs, expansion=expansion, causal=causal, save=False)
@@ -239,12 +251,12 @@ def _apply(
 
 
 def _watched(*inputs: Tensor) -> bool:
-    """Whether the call must go through the dispatcher.
+    """Return whether the call must go through the dispatcher.
 
     True for compilers, tracers, transforms, subclasses and lazily negated views.
     """
     return (
-        torch.compiler.is_compiling()
+        torch.compiler.is_compiling()  # first, because the other checks cannot be compiled
         or torch.jit.is_tracing()
         or _get_current_dispatch_mode() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -275,7 +287,7 @@ _library.define(
 def _forward(*args: Any) -> tuple[Tensor, ...]:
     *tensors, terms, radius, causal, backend, save = args
     inputs = Inputs(*tensors)
-    if inputs.cu_seqlens is not None:  # checked here, as there are no values while tracing
+    if inputs.cu_seqlens is not None:  # checked here because a traced tensor has no values
         check_offsets(inputs.cu_seqlens, inputs.q.shape[1])
     expansion = expansion_from_terms(terms, radius)
     y, s, z, shift, saved = BY_NAME[backend].forward(
@@ -304,7 +316,7 @@ def _backward(*args: Any) -> tuple[Tensor, ...]:
     cotangents, inputs, (*final, saved) = tensors[:3], Inputs(*tensors[3:11]), tensors[11:]
     options = dict(expansion=expansion_from_terms(terms, radius), causal=causal)
     grads = BY_NAME[backend].backward(*cotangents, inputs, tuple(final), saved, **options)
-    # A schema has no optional results: an empty tensor stands for the gradient of no state.
+    # A schema has no optional results, so an empty tensor stands for a missing gradient.
     return tuple(saved.new_empty(0) if g is None else g for g in grads)
 
 
@@ -319,7 +331,7 @@ def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, terms, radius, causal, backend, save = inputs
     if not save:
-        raise RuntimeError("eattn::ea_series was called with save=False, but a gradient is wanted")
+        raise RuntimeError("eattn::ea_series needs save=True when an input requires a gradient")
     ctx.save_for_backward(*tensors, *output[1:])
     ctx.options = terms, radius, causal, backend
     ctx.mark_non_differentiable(output[3], output[4])
@@ -339,9 +351,7 @@ def _series_gradient(ctx: Any, gy: Any, gs: Any, gz: Any, *_: Any) -> tuple[Any,
 
 
 def _no_second_derivative(ctx: Any, *grads: Any) -> None:
-    raise NotImplementedError(
-        "ea_series has no second derivative: its backward is not differentiable"
-    )
+    raise NotImplementedError("ea_series does not support a second derivative")
 
 
 torch.library.register_autograd(

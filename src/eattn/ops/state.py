@@ -1,7 +1,7 @@
-"""The decoding state: everything element-wise attention keeps of the tokens it has seen.
+"""The decoding state: sums over all earlier tokens, of constant size.
 
-Sums are relative to `shift` m, the smallest |k| seen, so that no key is too large to have weight:
-s_n = sum_j e^(m^2 - k_j^2) k_j^n v_j (Eq. 12) and z_n, the same without v (Eq. 13).
+Sums are relative to the shift m, the smallest |k| seen so far, so that large keys do not underflow:
+s_n = sum_j e^(m^2 - k_j^2) k_j^n v_j (Eq. 12), and z_n is the same sum without v (Eq. 13).
 """
 
 from collections.abc import Callable, Iterable
@@ -25,18 +25,18 @@ from eattn.ops.features import decay, empty_shift
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Sums over the tokens seen so far, of a size that never depends on their number.
+    """Sums over the tokens seen so far. Their size does not depend on the number of tokens.
 
-    A state is immutable and a pytree: its tensors are the leaves, its expansion is static.
+    A state is immutable. It is a pytree whose leaves are its tensors; its expansion is static.
 
     Parameters
     ----------
     s, z : Tensor, shape (B, D, N)
-        Sums with and without the values, in float32 or float64 (Eq. 12, Eq. 13).
+        Sums with and without the values (Eq. 12, Eq. 13), in float32 or float64.
     shift : Tensor, shape (B, D)
-        Running minimum of the keys' magnitude, +inf before the first key.
+        Running minimum of the keys' magnitude; +inf before the first key.
     expansion : Taylor or Quadrature
-        Expansion the sums belong to.
+        Expansion whose features are summed.
 
     Examples
     --------
@@ -74,6 +74,10 @@ class State:
             Device of the tensors.
         dtype : torch.dtype, default float32
             float32 or float64.
+
+        Returns
+        -------
+        State
         """
         expansion = resolve_expansion(order, expansion)
         if dtype not in (torch.float32, torch.float64):
@@ -89,7 +93,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(x.numel() * x.element_size() for x in self.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
@@ -98,9 +102,17 @@ class State:
 
     @staticmethod
     def merge(a: "State", b: "State") -> "State":
-        """Return the state after the tokens of a and then those of b, in O(BDN).
+        """Merge two states, in O(BDN). Merging with an empty state changes no bit.
 
-        Merging with an empty state changes no bit.
+        Parameters
+        ----------
+        a, b : State
+            States of two parts of a sequence, with the same shape and expansion.
+
+        Returns
+        -------
+        State
+            State of all tokens of both parts.
         """
         for name, x in (("a", a), ("b", b)):
             if not isinstance(x, State):
@@ -124,14 +136,31 @@ class State:
         return State(join(a.s, b.s), join(a.z, b.z), shift, a.expansion)
 
     def select(self, index: Tensor) -> "State":
-        """Return rows `index` of the batch, repeated or reordered as beam search needs."""
+        """Select rows of the batch; rows may be repeated or reordered, as in beam search.
+
+        Parameters
+        ----------
+        index : int64 Tensor, shape (n,)
+            Rows to select.
+
+        Returns
+        -------
+        State
+            State with a batch size of n.
+        """
         return self._map(lambda x: x.index_select(0, index))
 
     def to(self, *args: Any, **kwargs: Any) -> "State":
-        """Move or convert as `Tensor.to` does; a dtype must be float32 or float64."""
+        """Move or convert all tensors; takes the arguments of `Tensor.to`.
+
+        Raises
+        ------
+        TypeError
+            If the new dtype is neither float32 nor float64.
+        """
         moved = self._map(lambda x: x.to(*args, **kwargs))
         if moved.s.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"a state must be float32 or float64, got {moved.s.dtype}")
+            raise TypeError(f"dtype of a state must be float32 or float64, got {moved.s.dtype}")
         return moved
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "State":
@@ -142,7 +171,7 @@ _TENSORS = tuple(field.name for field in fields(State) if field.name != "expansi
 
 
 def shift_decay(old: Tensor, new: Tensor) -> Tensor:
-    """Return the factor that moves a sum from shift `old` to `new`, which may be infinite."""
+    """Return the factor that moves a sum from shift `old` to `new`; both may be infinite."""
     limit = empty_shift(old.dtype)
     return decay(old.clamp(max=limit), new.clamp(max=limit))
 
@@ -150,7 +179,7 @@ def shift_decay(old: Tensor, new: Tensor) -> Tensor:
 def empty_sums(
     rows: int, dim: int, terms: int, dtype: torch.dtype, device: torch.device | str | None
 ) -> Tensor:
-    """Allocate [rows, D, N] with adjacent channels: the kernels are vectors over channels."""
+    """Allocate [rows, D, N] with adjacent channels, as the kernels vectorise over channels."""
     return torch.empty(rows, terms, dim, dtype=dtype, device=device).transpose(1, 2)
 
 
@@ -166,7 +195,7 @@ def _unflatten(leaves: Iterable[Any], expansion: Expansion) -> State:
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Expansion]:
-    # Not GetAttrKey: the guards of torch.export confuse `.s` with `.shift`, which begins with it.
+    # Not GetAttrKey: torch.export's guards confuse `.s` with `.shift`, as they share a prefix.
     return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], state.expansion
 
 

@@ -1,6 +1,6 @@
-"""Estimators with scikit-learn's manners on arrays and data frames, over `models` and `train`.
+"""Time-series estimators with the scikit-learn interface, for arrays and data frames.
 
-They need more packages: `pip install "eattn[timeseries]"`, imported when the first name is used.
+They require extra packages: `pip install "eattn[timeseries]"`.
 """
 
 from importlib import import_module
@@ -16,9 +16,9 @@ _MODULES = {"EAClassifier": "classifier", "EAForecaster": "forecaster"}
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use (PEP 562): aeon takes seconds."""
+    """Import an estimator on first use (PEP 562), because importing aeon takes seconds."""
     if name in _MODULES:
         value = getattr(import_module(f"eattn.timeseries.{_MODULES[name]}"), name)
-        globals()[name] = value  # found directly from now on
+        globals()[name] = value  # later accesses skip __getattr__
         return value
     raise AttributeError(f"module 'eattn.timeseries' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Backtests: forecasts from earlier points of a series, and their errors."""
+"""Backtests: forecasts from earlier points of a series and their errors."""
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,16 @@ def replay(
     step: int,
     horizon: int,
 ) -> list[SeriesState]:
-    """Return the states at `windows` cutoffs, `step` apart, the last a horizon before the end.
+    """Return the states at `windows` cutoffs that are `step` values apart.
 
-    Each state continues the one before, so every value is read once.
+    The last cutoff is `horizon` values before the end. Each state continues from the previous one,
+    so that every value is read once.
     """
     cutoffs = [len(series) - horizon - step * i for i in reversed(range(windows))]
     min_past = predictor.window or 1
     if cutoffs[0] < min_past:
         raise ValueError(
-            f"series {series.unique_id!r} has {len(series)} values, {windows} windows of"
+            f"series {series.unique_id!r} has {len(series)} values, but {windows} windows of"
             f" horizon {horizon} and step {step} need {len(series) - cutoffs[0] + min_past}"
         )
     assert series.ds is not None
@@ -37,15 +38,20 @@ def replay(
 
 
 def scores(backtest: pd.DataFrame, column: str = "EAForecaster") -> pd.DataFrame:
-    """Return the MAE and RMSE of each series, and of `all` values together.
+    """Compute the MAE and RMSE of each series and of all series together.
 
     Parameters
     ----------
     backtest : DataFrame
-        Columns unique_id, y and the forecasts, as `EAForecaster.backtest` returns them. Missing
-        values of y are not counted.
+        Result of `EAForecaster.backtest`, with columns unique_id, y and the forecasts. Missing
+        values of y are ignored.
     column : str, default "EAForecaster"
-        Name of the column of forecasts.
+        Name of the forecast column.
+
+    Returns
+    -------
+    DataFrame
+        Columns MAE and RMSE; one row per series and a row "all".
     """
     error = backtest[column] - backtest[VALUE]
 

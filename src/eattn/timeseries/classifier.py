@@ -1,4 +1,4 @@
-"""EAClassifier: a classifier of time series for scikit-learn and aeon."""
+"""EAClassifier: time-series classification with the interface of scikit-learn and aeon."""
 
 import os
 from dataclasses import KW_ONLY, dataclass
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eattn._checks import check_number
 from eattn.nn import check_mixer
 from eattn.timeseries import arrays, store, training
-from eattn.timeseries.arrays import Case
+from eattn.timeseries.arrays import Sample
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 try:
     from aeon.classification.base import BaseClassifier
@@ -22,47 +22,91 @@ except ModuleNotFoundError as error:
         'EAClassifier needs the package aeon: pip install "eattn[timeseries]"'
     ) from error
 
-MAX_TOKENS = 128  # unless `patch` is set
+MAX_TOKENS = 128  # largest number of tokens, unless `patch` is set
 DESIGN = ("mixer", "dim", "depth", "heads", "dropout", "norm", "pooling", "positions")
 
 
 @dataclass(eq=False, repr=False)
 class EAClassifier(BaseClassifier):
-    """Classify series of any length with a Transformer encoder of any mixer.
+    """Time-series classifier with a Transformer encoder, for scikit-learn and aeon.
 
-    X is an array [cases, channels, length], or [cases, length] for one channel, or a list of arrays
-    [channels, length] of unequal length. NaN is a missing value; NaN in all channels before and
-    after a series is padding. y are labels of any type. Channels are standardised by their training
-    mean and deviation. Series longer than any in training are split, and their probabilities
-    averaged.
+    Series may have any number of channels, unequal lengths and missing values. Channels are
+    standardised with the mean and standard deviation of the training data. A series longer than
+    every training series is split, and the probabilities of its pieces are averaged.
+
+    `fit`, `predict`, `predict_proba` and `score` are those of aeon's `BaseClassifier`. They accept
+    X as an array [samples, channels, length], an array [samples, length] for one channel, or a
+    list of arrays [channels, length]. NaN is a missing value, and NaN in all channels at either
+    end of a series is padding. Labels y may have any type.
 
     Parameters
     ----------
-    mixer, dim, depth, heads, ffn, dropout, norm, pooling, positions
-        Design of the `SequenceClassifier`; ffn is 2 dim if None.
+    mixer : str, default "ea-6"
+        Name of the mixer; see `eattn.nn.make_mixer`.
+    dim : int, default 128
+        Number of channels in the model.
+    depth : int, default 3
+        Number of Transformer blocks.
+    heads : int, default 8
+        Number of heads, for mixers that have heads.
+    ffn : int, optional
+        Width of the feed-forward layers; by default 2 dim.
+    dropout : float, default 0.1
+        Dropout probability.
+    norm : {"post", "pre"}, default "post"
+        Position of the normalisation in a block.
     patch : int, optional
-        Samples per token; as few as give at most 128 tokens if None.
+        Number of time points per token; by default the smallest that gives at most 128 tokens.
     embed : {"conv", "linear"}, optional
-        Embedding of tokens; "conv" over neighbours for patch 1 if None, otherwise "linear".
+        Embedding of the tokens; by default "conv" if patch is 1, otherwise "linear".
+    pooling : {"flatten", "mean", "max", "last"}, default "flatten"
+        Pooling of the tokens before the output layer.
+    positions : bool, default True
+        Add position embeddings.
     epochs : int, optional
-        If None, 60, and more where these have fewer than 600 steps.
-    batch_size, optimizer, lr, weight_decay, schedule, clip
-        Training options, as in `TrainConfig`.
+        Number of epochs; by default 60, or as many as make at least 600 steps.
+    batch_size : int, default 16
+        Number of series per step.
+    optimizer : str, default "radam"
+        Name of the optimizer, as in `eattn.train.TrainConfig`.
+    lr : float, default 1e-3
+        Learning rate.
+    weight_decay : float, default 0.01
+        Weight decay.
+    schedule : str, default "cosine"
+        Learning-rate schedule, as in `eattn.train.TrainConfig`.
+    clip : float or None, default 1.0
+        Largest norm of the gradient.
     validation_fraction : float, default 0.2
-        Fraction of each class that selects the best epoch, and stops training after `patience`
-        epochs without a better one. With 0, or fewer than 10 cases in it, all cases are trained on.
+        Fraction of each class used for validation, which selects the best epoch. With 0, or if
+        the fraction has fewer than 10 samples, the model is trained on all samples.
+    patience : int or None, default 20
+        Stop after this many epochs without improvement on the validation samples.
     device : str, default "auto"
+        Device to train on: "auto", "cpu" or "cuda".
     checkpoint : path, optional
-        Folder that keeps the run, so that `fit` resumes it after an interruption.
+        Folder for checkpoints, from which `fit` resumes an interrupted run.
     verbose : bool, default False
         Show progress.
     random_state : int, RandomState or None, default 0
+        Seed of all random numbers.
 
     Attributes
     ----------
-    classes_, model_, history_, scaler_, flag_missing_, max_len_, seed_
-        Labels, `SequenceClassifier`, training history, scaler of the channels, whether missing
-        values have their own channels, length of the longest training series, and seed.
+    classes_ : array, shape (classes,)
+        Labels.
+    model_ : SequenceClassifier
+        Trained model.
+    history_ : History or None
+        Metrics of training; None after `load`.
+    scaler_ : Scaler
+        Mean and standard deviation of the channels.
+    flag_missing_ : bool
+        Whether the model has extra channels that mark missing values.
+    max_len_ : int
+        Length of the longest training series.
+    seed_ : int
+        Seed of the run.
 
     Examples
     --------
@@ -73,7 +117,7 @@ class EAClassifier(BaseClassifier):
     array(['low', 'high'], dtype='<U4')
     """
 
-    _tags = {  # noqa: RUF012, as aeon has it
+    _tags = {  # noqa: RUF012 (aeon defines tags this way)
         "capability:multivariate": True,
         "capability:unequal_length": True,
         "capability:missing_values": True,
@@ -111,26 +155,44 @@ class EAClassifier(BaseClassifier):
         super().__init__()
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
-        """Write the fitted model as JSON and safetensors; `force` replaces a model there."""
+        """Save the fitted model as JSON and safetensors.
+
+        Parameters
+        ----------
+        folder : path
+            Folder to write.
+        force : bool, default False
+            Overwrite an existing model.
+        """
         self._check_is_fitted()
         store.save_classifier(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder) -> Self:
-        """Load a saved model; on a GPU if it was there and this machine has one."""
+        """Load a saved model to its device, or to the CPU if that is not available.
+
+        Parameters
+        ----------
+        folder : path
+            Folder written by `save`.
+
+        Returns
+        -------
+        EAClassifier
+        """
         loaded: Self = store.load_classifier(cls, folder)
         return loaded
 
-    def _fit(self, X: list[Case] | Case, y: NDArray[Any]) -> Self:
+    def _fit(self, X: list[Sample] | Sample, y: NDArray[Any]) -> Self:
         params, config = self._check_params(len(X))
         self.seed_ = config.seed
         self.scaler_, self.flag_missing_ = arrays.fit_scaler(X)
-        if all(np.array_equal(case, X[0], equal_nan=True) for case in X):
-            raise ValueError(f"X must differ from case to case, got {len(X)} times the same series")
+        if all(np.array_equal(x, X[0], equal_nan=True) for x in X):
+            raise ValueError(f"X must contain different series, got {len(X)} identical ones")
         series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
         self.max_len_ = max(map(len, series))
         self.design_ = self._design(params)
-        self.history_: History | None  # None for a model that was loaded
+        self.history_: History | None  # None after load
         self.model_, self.history_ = training.train_classifier(
             series,
             np.searchsorted(self.classes_, y),
@@ -141,25 +203,25 @@ class EAClassifier(BaseClassifier):
         )
         return self
 
-    def _predict(self, X: list[Case] | Case) -> NDArray[Any]:
+    def _predict(self, X: list[Sample] | Sample) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[self._predict_proba(X).argmax(1)]
         return found
 
-    def _predict_proba(self, X: list[Case] | Case) -> NDArray[np.float64]:
-        """Return the probabilities [cases, classes], averaged over the pieces of long series."""
+    def _predict_proba(self, X: list[Sample] | Sample) -> NDArray[np.float64]:
+        """Return the probabilities [samples, classes], averaged over the pieces of long series."""
         series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
         parts = [arrays.split_long(x, self.max_len_) for x in series]
         pieces = [piece for part in parts for piece in part]
-        case = torch.repeat_interleave(torch.tensor([len(part) for part in parts]).long())
+        sample = torch.repeat_interleave(torch.tensor([len(part) for part in parts]).long())
         sums = torch.zeros(len(parts), self.n_classes_, dtype=torch.float64)
         with torch.inference_mode():
             found = [x.double().cpu().softmax(-1) for x in training.logits_of(self.model_, pieces)]
         if found:
-            sums.index_add_(0, case, torch.cat(found))
+            sums.index_add_(0, sample, torch.cat(found))
         return (sums / sums.sum(1, keepdim=True)).numpy()
 
     def _design(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of `SequenceClassifier`; data decides those left open."""
+        """Return the arguments of `SequenceClassifier`; unset ones depend on the data."""
         patch, embed, ffn = params["patch"], params["embed"], params["ffn"]
         if patch is None:
             patch = -(-self.max_len_ // MAX_TOKENS)
@@ -172,16 +234,16 @@ class EAClassifier(BaseClassifier):
             "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
 
-    def _check_params(self, cases: int) -> tuple[dict[str, Any], TrainConfig]:
-        """Return the parameters as Python types, and the training configuration."""
+    def _check_params(self, samples: int) -> tuple[dict[str, Any], TrainConfig]:
+        """Return the checked parameters and the training configuration."""
         params = store.plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
-        return params, training.classifier_config(params, cases)
+        return params, training.classifier_config(params, samples)
 
     def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
         if isinstance(X, list) and not X:
-            raise ValueError("X must hold at least one case, got an empty list")
+            raise ValueError("X must contain at least one series, got an empty list")
         X = super()._preprocess_collection(X, store_metadata)
         arrays.check_finite(X)
         return X
@@ -196,12 +258,12 @@ class EAClassifier(BaseClassifier):
     def _check_shape(self, X: Any) -> None:
         expected, found = self.metadata_["n_channels"], get_n_channels(X)
         if found != expected:
-            raise ValueError(f"X must have {expected} channels, as in fit, got {found}")
+            raise ValueError(f"X must have {expected} channels as in fit, got {found}")
 
     def _check_y(
         self, y: Any, n_cases: int, update_classes: bool = True, allow_single_class: bool = False
     ) -> Any:
-        """Accept lists too, and a single class outside of fit."""
+        """Also accept lists, and a single class outside of fit."""
         y = np.asarray(y) if isinstance(y, list | tuple) else y
         return super()._check_y(
             y, n_cases, update_classes, allow_single_class or not update_classes

@@ -1,4 +1,4 @@
-"""Quantiles from the errors on validation windows: split conformal prediction."""
+"""Split conformal prediction: quantiles from the errors on validation windows."""
 
 import math
 from collections.abc import Sequence
@@ -9,25 +9,25 @@ from numpy.typing import NDArray
 
 
 def check_quantiles(quantiles: Any) -> tuple[float, ...]:
-    """Return the levels in rising order, none for None, or raise."""
+    """Return the levels in ascending order; an empty tuple for None."""
     if quantiles is None:
         return ()
     try:
         levels = tuple(sorted(float(q) for q in quantiles))
     except (TypeError, ValueError):
-        raise TypeError(f"quantiles must be numbers, as (0.1, 0.9), got {quantiles!r}") from None
+        raise TypeError(
+            f"quantiles must be numbers such as (0.1, 0.9), got {quantiles!r}"
+        ) from None
     if not all(0 < q < 1 for q in levels) or len(set(levels)) != len(levels):
-        raise ValueError(
-            f"quantiles must be between 0 and 1 and none twice, as (0.1, 0.9), got {quantiles!r}"
-        )
+        raise ValueError(f"quantiles must be distinct and between 0 and 1, got {quantiles!r}")
     return levels
 
 
 def error_quantiles(errors: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
     """Return the offset to add to a forecast for each level and step: [n, H] -> [levels, H].
 
-    It is the error of rank (n + 1) level, rounded away from the median and clipped to 1..n. For
-    exchangeable errors at least that share lies on that side of it. NaN is not counted.
+    The offset is the error of rank (n + 1) level, rounded away from the median and clipped to
+    1..n. If errors are exchangeable, at least that fraction lies on its side. NaN is ignored.
 
     >>> error_quantiles(np.arange(1.0, 10.0)[:, None], [0.1, 0.5, 0.95]).tolist()
     [[1.0], [5.0], [9.0]]
@@ -38,13 +38,13 @@ def error_quantiles(errors: NDArray[np.float64], levels: Sequence[float]) -> NDA
 
 
 def _rank(n: int, level: float) -> int:
-    """Return the rank, from 0."""
-    exact = round((n + 1) * level, 9)  # 0.1 is not exactly a tenth
+    """Return the zero-based rank of a level among n sorted errors."""
+    exact = round((n + 1) * level, 9)  # removes the rounding error of levels such as 0.1
     rank = math.floor(exact) if level < 0.5 else math.ceil(exact)
     return min(max(rank, 1), n) - 1
 
 
 def extend(offsets: NDArray[np.float64], horizon: int) -> NDArray[np.float64]:
-    """Return [levels, H] as [levels, horizon]; steps beyond H repeat the last one."""
+    """Extend offsets [levels, H] to [levels, horizon] by repeating the last step."""
     steps = np.minimum(np.arange(horizon), offsets.shape[1] - 1)
     return offsets[:, steps]

@@ -1,4 +1,4 @@
-"""EAForecaster: a forecaster of many time series that is updated value by value."""
+"""EAForecaster: forecast many time series, and update the forecasts value by value."""
 
 import copy
 import os
@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
         'EAForecaster needs pandas and scikit-learn: pip install "eattn[timeseries]"'
     ) from error
 
-from eattn._checks import check_size
+from eattn._checks import check_number, check_size
 from eattn.nn import check_mixer
 from eattn.timeseries import store, training
 from eattn.timeseries.backtesting import replay
@@ -29,67 +29,94 @@ from eattn.timeseries.predictor import Predictor, SeriesState
 from eattn.timeseries.scaling import Scaler
 from eattn.timeseries.windows import LIMIT, WindowDataset, check_length, check_varies
 from eattn.train import History, TrainConfig
-from eattn.train.config import check_number
 
 NAME = "EAForecaster"
-NEED = (
-    "need values that are held out: longer series, a smaller horizon, or a larger"
-    " validation_fraction"
+NO_VALIDATION = (
+    "quantiles need validation values, but there are too few; use longer series, a smaller"
+    " horizon or a larger validation_fraction"
 )
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(eq=False, repr=False)
 class EAForecaster(BaseEstimator):
-    """Forecast many series with one causal Transformer of any mixer.
+    """Forecast many time series with one causal Transformer.
 
-    `fit` takes a data frame in long format, with columns unique_id (not needed for one series), ds
-    (times or integers) and y, or one series as a pandas Series, an array or a list. Times must rise
-    by even steps. A row that is missing, or has no y, is read as the last value before it and never
-    trained on. Values are scaled by the mean and deviation of their series. Calendar fields are
-    read if they vary from step to step and two cycles of them were seen.
+    Times must be evenly spaced, but rows may be missing. A missing value is replaced by the last
+    known value and is not trained on. Values are scaled by the mean and standard deviation of
+    their series. The model reads those calendar fields that vary from step to step and complete
+    at least two cycles in the data.
 
     Parameters
     ----------
     horizon : int, default 12
-        Number of steps to forecast. Training rolls out this many through the model's own forecasts,
-        with the absolute error of scaled values as the loss.
-    mixer, dim, depth, heads, dropout
-        Design of the `Forecaster`.
+        Number of steps to forecast. In training, the model is rolled out over this many steps
+        through its own forecasts; the loss is the absolute error of scaled values.
+    mixer : str, default "ea-6"
+        Name of the mixer; see `eattn.nn.make_mixer`.
     window : int, optional
-        Number of values to forecast from; the whole history, through the state, if None.
+        Number of past values to forecast from; by default the whole history, through a state of
+        constant size.
     quantiles : sequence of float, optional
-        Such as (0.1, 0.9), for columns EAForecaster-q10, …: the forecast plus that quantile of the
-        errors on the validation part, by step (split conformal prediction). The same part selects
-        the weights, so intervals are a little too narrow. Beyond `horizon` they stay as wide.
+        Levels such as (0.1, 0.9), which add columns EAForecaster-q10 and so on. A quantile is the
+        forecast plus that quantile of the errors on the validation part (split conformal
+        prediction). The same part selects the weights, so intervals are slightly too narrow.
+        Beyond `horizon`, intervals stay as wide as at its last step.
     freq : str or int, optional
-        Frequency of pandas, or step of integer times; inferred if None.
+        Pandas frequency, or step of integer times; inferred by default.
     lags : int, default 24
-        Values in a token.
+        Number of values in a token.
     context : int or None, default 512
-        Number of values that a state may see; one that has seen half as many then replaces it.
-        With None a state sees all, and forecasts of long series get worse.
+        Largest number of values that a state may see before a younger state replaces it. With
+        None, a state sees all values, and forecasts of long series get worse.
+    dim : int, default 64
+        Number of channels in the model.
+    depth : int, default 2
+        Number of Transformer blocks.
+    heads : int, default 4
+        Number of heads, for mixers that have heads.
+    dropout : float, default 0.0
+        Dropout probability.
     epochs : int, optional
-        500 steps if None.
-    batch_size, lr, weight_decay
-        Training options, as in `TrainConfig`.
+        Number of epochs; by default 500 steps.
+    batch_size : int, default 64
+        Number of windows per step.
+    lr : float, default 1e-3
+        Learning rate.
+    weight_decay : float, default 0.01
+        Weight decay.
     validation_fraction : float, default 0.2
-        Last part of each series, which selects the best weights, and stops training after
-        `patience` evaluations without better ones.
-    dtype : {"float64", "float32"}
-        Of forecasts and states: float64 for streams without end, float32 for less memory.
+        Last part of each series, which selects the best weights.
+    patience : int or None, default 10
+        Stop after this many evaluations without improvement on the validation part.
+    dtype : {"float64", "float32"}, default "float64"
+        Type of forecasts and states. float64 suits streams that run indefinitely; float32 needs
+        half the memory.
     device : str, default "auto"
+        Device to train on: "auto", "cpu" or "cuda".
     checkpoint : path, optional
-        Folder that keeps the run, so that `fit` resumes it after an interruption.
+        Folder for checkpoints, from which `fit` resumes an interrupted run.
     verbose : bool, default False
         Show progress.
     random_state : int, RandomState or None, default 0
+        Seed of all random numbers.
 
     Attributes
     ----------
-    model_, history_, predictor_, states_, levels_, offsets_, seed_
-        `Forecaster`, training history, how the model reads series, state of each series by
-        unique_id, quantiles and their offsets, and seed.
+    model_ : Forecaster
+        Trained model.
+    history_ : History or None
+        Metrics of training; None after `load`.
+    predictor_ : Predictor
+        Reads series into states and forecasts from them.
+    states_ : dict of SeriesState
+        State of each series by unique_id.
+    levels_ : tuple of float
+        Quantile levels in ascending order.
+    offsets_ : array, shape (levels, horizon)
+        Offset of each quantile from the forecast, in standard deviations.
+    seed_ : int
+        Seed of the run.
 
     Examples
     --------
@@ -124,17 +151,31 @@ class EAForecaster(BaseEstimator):
     random_state: int | np.random.RandomState | None = 0
 
     def fit(self, df: Any, y: None = None) -> Self:
-        """Train on all series of a data frame, or on one series; `y` is for scikit-learn."""
+        """Train on all series of a data frame, or on a single series.
+
+        Parameters
+        ----------
+        df : DataFrame, Series, array or list
+            Data frame with columns unique_id (optional for one series), ds (times or integers)
+            and y, or the values of one series.
+        y : None
+            Must be None; part of the scikit-learn interface.
+
+        Returns
+        -------
+        EAForecaster
+            The fitted forecaster itself.
+        """
         if y is not None:
-            raise TypeError("y must be None: values are in the column y of df, or in df itself")
+            raise TypeError("y must be None; pass the values in df or in its column y")
         params, config = self._check_params()
         levels = check_quantiles(params["quantiles"])
         series = regularize(read_series(df), params["freq"])
         check_varies(series)
         names = ("window", "context", "horizon", "validation_fraction")
         dataset = WindowDataset(series, **{name: params[name] for name in names})
-        if levels and not any(dataset.held_out):
-            raise ValueError(f"quantiles {NEED}")
+        if levels and not any(dataset.validation_sizes):
+            raise ValueError(NO_VALIDATION)
         design = training.forecaster_design(params, dataset)
         model, history = training.train_forecaster(
             dataset, design, config, progress=bool(self.verbose)
@@ -145,8 +186,8 @@ class EAForecaster(BaseEstimator):
                 model, dataset.validation(training.CALIBRATION_WINDOWS)
             )
             if np.isnan(errors).all(0).any():
-                raise ValueError(f"quantiles {NEED}")
-        self.history_: History | None = history  # None for a model that was loaded
+                raise ValueError(NO_VALIDATION)
+        self.history_: History | None = history  # None after load
         self.design_, self.seed_ = design, config.seed
         self.levels_, self.offsets_ = levels, error_quantiles(errors, levels)
         self.model_ = model.to(DTYPES[params["dtype"]])
@@ -156,30 +197,59 @@ class EAForecaster(BaseEstimator):
         return self
 
     def predict(self, horizon: int | None = None) -> pd.DataFrame:
-        """Return columns unique_id, ds, EAForecaster and quantiles for the next `horizon` steps.
+        """Forecast the next steps of every series.
 
-        The horizon is that of training if None, and may be longer.
+        Parameters
+        ----------
+        horizon : int, optional
+            Number of steps; by default the horizon of training, which it may exceed.
+
+        Returns
+        -------
+        DataFrame
+            Columns unique_id, ds, EAForecaster, and one for each quantile.
         """
         check_is_fitted(self, "states_")
         horizon = self.horizon if horizon is None else check_size("horizon", store.plain(horizon))
         return self._table(list(self.states_.values()), horizon)
 
     def update(self, new_rows: Any) -> Self:
-        """Read new values, in constant time and memory each, and without the history.
+        """Read new values of known series, in constant time and memory per value.
 
-        Rows are as for `fit`, each after the last of its series; values of an array or list follow
-        without times. A step that is left out, or has no y, counts as the last value. A series
-        that `fit` has not seen is an error: `with_history` takes new ones. If anything is wrong,
-        no row is read.
+        Parameters
+        ----------
+        new_rows : DataFrame, Series, array or list
+            Rows as for `fit` that follow the last row of their series; an array or list continues
+            the only series. Missing steps and values are replaced by the last known value.
+
+        Returns
+        -------
+        EAForecaster
+            The forecaster itself.
+
+        Raises
+        ------
+        ValueError
+            If any row is invalid or belongs to an unknown series; then no row is read. Use
+            `with_history` for new series.
         """
         check_is_fitted(self, "states_")
         self._update(read_series(new_rows))
         return self
 
     def with_history(self, df: Any) -> Self:
-        """Return a forecaster with the same weights at the end of other series.
+        """Return a forecaster with the same weights for other series.
 
-        A series of the same unique_id keeps its scale, a new one gets that of its values here.
+        Parameters
+        ----------
+        df : DataFrame, Series, array or list
+            History as for `fit`. A series with a known unique_id keeps its scale; the scale of a
+            new series is computed from its values here.
+
+        Returns
+        -------
+        EAForecaster
+            A new forecaster; this one is not changed.
         """
         check_is_fitted(self, "states_")
         states, read = self.states_, read_series(df)
@@ -189,7 +259,7 @@ class EAForecaster(BaseEstimator):
         for s in series:
             if self.predictor_.fields and isinstance(s.freq, int):
                 raise ValueError(
-                    f"series {s.unique_id!r}: ds must be times, as in fit, not integers"
+                    f"series {s.unique_id!r}: ds must be times as in fit, got integers"
                 )
             check_length(s, self.predictor_.window, 0)
         other = copy.copy(self)
@@ -200,20 +270,19 @@ class EAForecaster(BaseEstimator):
     def backtest(
         self, windows: int = 5, step: int | None = None, *, df: Any = None
     ) -> pd.DataFrame:
-        """Forecast from earlier points of the series, without training again.
+        """Forecast from earlier points of the series without training again.
 
-        The weights stay as they are, and `fit` trained on all but the last `validation_fraction`
-        of its history: forecasts from before that look better than they would have been.
-        `timeseries.backtesting.scores` summarises the result.
+        `fit` trained on all but the last `validation_fraction` of its history, so forecasts of
+        earlier values look too good. `timeseries.backtesting.scores` summarises the result.
 
         Parameters
         ----------
         windows : int, default 5
-            Number of forecasts of each series. The last one ends with the series.
+            Number of forecasts per series. The last forecast ends with the series.
         step : int, optional
-            Number of values between two forecasts; the horizon if None.
+            Number of values between two forecasts; by default the horizon.
         df : DataFrame, Series, array or list, optional
-            Other history; required for a forecaster that was loaded.
+            Other history; required after `load`.
 
         Returns
         -------
@@ -225,7 +294,7 @@ class EAForecaster(BaseEstimator):
         step = self.horizon if step is None else check_size("step", store.plain(step))
         source = self if df is None else self.with_history(df)
         if source.series_ is None:
-            raise ValueError("df must be given: a forecaster that was loaded has no history")
+            raise ValueError("df is required: a loaded forecaster has no history")
         states, values, options = [], [], dict(windows=windows, step=step, horizon=self.horizon)
         for series in source.series_:
             scaler = source.states_[series.unique_id].scaler
@@ -239,23 +308,41 @@ class EAForecaster(BaseEstimator):
         return table
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
-        """Write the model and the state of each series as JSON and safetensors.
+        """Save the model and the state of each series as JSON and safetensors.
 
-        A loaded forecaster predicts and is updated as this one, without the history. `force`
-        replaces a model that is there.
+        The history is not saved. `predict` and `update` of the loaded forecaster do not need it.
+
+        Parameters
+        ----------
+        folder : path
+            Folder to write.
+        force : bool, default False
+            Overwrite an existing model.
         """
         check_is_fitted(self, "states_")
         store.save_forecaster(self, folder, force=force)
 
     @classmethod
     def load(cls, folder: store.Folder, *, dtype: str | None = None) -> Self:
-        """Load a saved model; on a GPU if it was there and this machine has one."""
+        """Load a saved model to its device, or to the CPU if that is not available.
+
+        Parameters
+        ----------
+        folder : path
+            Folder written by `save`.
+        dtype : {"float64", "float32"}, optional
+            Type of forecasts and states; by default the saved one.
+
+        Returns
+        -------
+        EAForecaster
+        """
         loaded: Self = store.load_forecaster(cls, folder, dtype=dtype)
         return loaded
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes kept of all series, independent of their length."""
+        """Size of the states of all series in bytes, independent of their length."""
         check_is_fitted(self, "states_")
         return sum(state.nbytes for state in self.states_.values())
 
@@ -269,7 +356,7 @@ class EAForecaster(BaseEstimator):
         }
 
     def _update(self, new: Sequence[TimeSeries]) -> list[SeriesState]:
-        """Read all rows, or none if any is wrong; return the new states."""
+        """Read all rows, or none if any is invalid; return the new states."""
         found = [(self._state(series.unique_id), series) for series in new]
         ready = [(state, *state.new_rows(series)) for state, series in found]
         after = [self.predictor_.advance(*rows) for rows in ready]
@@ -281,15 +368,15 @@ class EAForecaster(BaseEstimator):
             return next(iter(self.states_.values()))
         if unique_id is None:
             count = len(self.states_)
-            raise ValueError(f"new rows must say in {ID} which of {count} series is meant")
+            raise ValueError(f"new rows need a column {ID}: the forecaster has {count} series")
         if unique_id not in self.states_:
             known = ", ".join(map(repr, list(self.states_)[:5]))
             more = ", …" if len(self.states_) > 5 else ""
-            raise ValueError(f"series {unique_id!r} was not there in fit, which had {known}{more}")
+            raise ValueError(f"unknown series {unique_id!r}; known series are {known}{more}")
         return self.states_[unique_id]
 
     def _table(self, states: Sequence[SeriesState], horizon: int) -> pd.DataFrame:
-        """Return forecasts and quantiles from these states in long format."""
+        """Return the forecasts and quantiles of these states in long format."""
         times, scaled = self.predictor_.forecast(states, horizon)
         names = [state.unique_id for state in states for _ in range(horizon)]
         columns: dict[str, Any] = {
@@ -305,7 +392,7 @@ class EAForecaster(BaseEstimator):
         return pd.DataFrame(columns)
 
     def _check_params(self) -> tuple[dict[str, Any], TrainConfig]:
-        """Return the parameters as Python types, and the training configuration."""
+        """Return the checked parameters and the training configuration."""
         params = store.plain_params(self)
         for name in ("horizon", "lags", "window", "context"):
             if params[name] is not None or name in ("horizon", "lags"):
@@ -318,5 +405,7 @@ class EAForecaster(BaseEstimator):
         if params["dtype"] not in DTYPES:
             raise ValueError(f"dtype must be 'float32' or 'float64', got {params['dtype']!r}")
         if params["mixer"] == "aft" and params["window"] is None:
-            raise ValueError("mixer 'aft' needs a window: its learned positions end there")
+            raise ValueError(
+                "mixer 'aft' needs a window, because it has a fixed number of positions"
+            )
         return params, training.forecaster_config(params)

@@ -1,6 +1,6 @@
-"""Frequencies: the step between the times of a series, the times that follow, calendar fields.
+"""Frequencies of series: infer them, generate times, and find calendar fields.
 
-A frequency is a pandas alias ("h", "15min", "MS", ...), or an int for series with integer times.
+A frequency is a pandas alias such as "h", "15min" or "MS", or an int for integer times.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Freq = str | int
 Time = Any  # a pandas Timestamp, or an int for series without a calendar
 Times = Any  # a pandas DatetimeIndex, or an Index of int64
-MAX_STEPS = 10_000_000  # a longer span between two times is taken for a typing error
+MAX_STEPS = 10_000_000  # a longer span between two times is most likely a typing error
 HOUR, DAY = 3600.0, 86400.0  # seconds
 CYCLES = {"minute": HOUR, "hour": DAY, "weekday": 7 * DAY, "day": 30.5 * DAY, "month": 365 * DAY}
 
@@ -39,7 +39,7 @@ def times_until(freq: Freq, time: Time, count: int) -> Times:
 
 
 def positions(freq: Freq, times: Times) -> NDArray[np.int64]:
-    """Count the steps from the first time to each one; -1 where that is not a whole number."""
+    """Count the steps from the first time to each time; -1 where the count is not whole."""
     size = _size(freq)
     if size is None:
         grid = pd.date_range(times[0], times[-1], freq=freq)
@@ -48,12 +48,15 @@ def positions(freq: Freq, times: Times) -> NDArray[np.int64]:
     ticks = times.astype(np.int64).to_numpy()
     whole, rest = np.divmod(ticks - ticks[0], size)
     if whole[-1] > MAX_STEPS:
-        raise ValueError(f"{times[-1]} is {whole[-1]:,} steps of {freq} after {times[0]}: too many")
+        raise ValueError(
+            f"{times[-1]} is {whole[-1]:,} steps of {freq} after {times[0]};"
+            f" the limit is {MAX_STEPS:,}"
+        )
     return np.where(rest == 0, whole, -1)
 
 
 def _size(freq: Freq) -> int | None:
-    """Return the step in nanoseconds or as an integer; None where it varies, as months do."""
+    """Return the step in nanoseconds or as an integer; None if it varies, as months do."""
     if isinstance(freq, int):
         return freq
     try:
@@ -63,36 +66,36 @@ def _size(freq: Freq) -> int | None:
 
 
 def check_freq(freq: Any) -> Freq:
-    """Return the user's frequency in its canonical spelling, or raise."""
+    """Return the frequency in its canonical spelling, or raise if it is invalid."""
     if isinstance(freq, int) and not isinstance(freq, bool) and freq > 0:
         return freq
     offset = None
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
-        warnings.simplefilter("ignore")  # deprecated spellings, such as H for h, are fine
+        warnings.simplefilter("ignore")  # deprecated spellings such as H for h are accepted
         offset = pd.tseries.frequencies.to_offset(freq) if isinstance(freq, str) else None
     if offset is None or offset.n < 1:
         raise ValueError(
-            f"freq must be a frequency of pandas, as 'h' or 'MS', or an int >= 1, got {freq!r}"
+            f"freq must be a pandas frequency such as 'h' or 'MS', or an int >= 1, got {freq!r}"
         )
     alias: str = offset.freqstr
     return alias
 
 
 def infer_freq(times: Times) -> Freq:
-    """Infer the frequency of two or more rising times; rows may be missing."""
+    """Infer the frequency of two or more increasing times; rows may be missing."""
     usual, *others = dict.fromkeys(_candidates(times))
     for freq in (usual, *others):
         if (positions(freq, times) >= 0).all():
             return freq
     number = int((positions(usual, times) < 0).argmax())
     raise ValueError(
-        f"{times[number]} is no whole number of steps ({usual}) after {times[0]}:"
-        " times must be evenly spaced, though rows may be missing"
+        f"{times[number]} is not a whole number of steps ({usual}) after {times[0]};"
+        " times must be evenly spaced, but rows may be missing"
     )
 
 
 def _candidates(times: Times) -> Iterator[Freq]:
-    """Yield what pandas infers from all times, the median step, and inferences from a few rows."""
+    """Yield the frequency that pandas infers, or else the median step and calendar frequencies."""
     dated = isinstance(times, pd.DatetimeIndex)
     if dated and len(times) > 2 and (freq := pd.infer_freq(times)):
         yield freq
@@ -103,7 +106,7 @@ def _candidates(times: Times) -> Iterator[Freq]:
         yield median
         return
     tick = pd.tseries.frequencies.to_offset(pd.Timedelta(median)).freqstr
-    # Business days and months with missing rows can only be inferred from a few rows without gaps.
+    # With missing rows, business days and months can only be inferred from runs without gaps.
     size = 6 if len(times) > 7 else 3
     parts = (times[i : i + size] for i in range(min(len(times) - size + 1, 100)))
     freqs = {pd.infer_freq(part) for part in parts} - {None}
@@ -112,10 +115,10 @@ def _candidates(times: Times) -> Iterator[Freq]:
 
 
 def varying_fields(times: Iterable[Times]) -> tuple[str, ...]:
-    """Return the calendar fields that vary from step to step and had two cycles in some series.
+    """Return the calendar fields that vary and complete two cycles in some series.
 
-    A cycle that was seen once cannot be told from chance: a year of hourly values says nothing
-    about months.
+    A cycle that occurs once cannot be distinguished from chance: a year of hourly values does not
+    show the effect of the month.
     """
     found = set()
     for index in times:
@@ -123,7 +126,7 @@ def varying_fields(times: Iterable[Times]) -> tuple[str, ...]:
             continue
         seconds = np.diff(index.to_numpy()) / np.timedelta64(1, "s")
         step, span = float(np.median(seconds)), float(seconds.sum())
-        monthly = step >= 28 * DAY  # day and weekday then come from the calendar, not the data
+        monthly = step >= 28 * DAY  # day and weekday then vary with the calendar, not with the data
         for name, cycle in CYCLES.items():
             varies = step % cycle and (name == "month" or not monthly)
             if varies and span >= 2 * cycle - step:

@@ -1,6 +1,6 @@
 """Input of the forecaster: data frames (unique_id, ds, y), pandas Series, arrays and lists.
 
-`read_series` parses and checks them, `regularize` adds a row for every missing step.
+`read_series` parses and checks the input; `regularize` adds a row for every missing step.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from eattn.timeseries.freq import Freq, Time, Times, check_freq, infer_freq, positions, times_after
 
 ID, TIME, VALUE = "unique_id", "ds", "y"
-DEFAULT_ID = "y"  # name of a series without unique_id
+DEFAULT_ID = "y"  # unique_id of a series without one
 MAX_VALUE = 1e100  # squares of larger values overflow
 
 Values = NDArray[np.float64]
@@ -24,10 +24,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One series with rising times; NaN is a missing value.
+    """One series with increasing times and NaN for missing values.
 
-    As `read_series` returns it, `freq` is None, and so are `unique_id` and `ds` where the input has
-    none. After `regularize` all are set, and `ds` has every step from the first known value on.
+    `read_series` leaves `freq` unset, and `unique_id` and `ds` if the input lacks them.
+    `regularize` sets them all; `ds` then has every step from the first known value.
     """
 
     unique_id: Any
@@ -40,7 +40,7 @@ class TimeSeries:
 
 
 def read_series(data: Any) -> list[TimeSeries]:
-    """Return the series in a data frame, a pandas Series, an array or a list, in their order."""
+    """Return the series in a data frame, pandas Series, array or list, in their order."""
     if isinstance(data, pd.DataFrame):
         return _from_frame(data)
     if isinstance(data, pd.Series):
@@ -49,19 +49,19 @@ def read_series(data: Any) -> list[TimeSeries]:
     if not isinstance(data, list | tuple) and not hasattr(data, "__array__"):
         kind = type(data).__name__
         raise TypeError(
-            f"series must come in a data frame, a Series, an array or a list, got {kind}"
+            f"series must be in a data frame, a pandas Series, an array or a list, got {kind}"
         )
     values = np.asarray(data)
     if values.ndim > 1:
         raise ValueError(
-            f"an array must be one series, [n], got shape {values.shape}: put several into"
+            f"an array must be one series [n], got shape {values.shape}; pass several series as"
             f" a data frame with columns {ID}, {TIME}, {VALUE}"
         )
     return [check_series(None, None, pd.Series(np.atleast_1d(values)))]
 
 
 def id_dtype(data: Any) -> Any:
-    """Return the dtype of unique_id, which forecasts take over."""
+    """Return the dtype of unique_id, which forecasts keep."""
     frame = _with_id(data) if isinstance(data, pd.DataFrame) else {}
     return frame[ID].dtype if ID in frame else np.dtype(object)
 
@@ -86,7 +86,7 @@ def _from_frame(frame: pd.DataFrame) -> list[TimeSeries]:
 
 
 def _with_id(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with unique_id as a column: older Nixtla frames have it in the index."""
+    """Return the frame with unique_id as a column; older Nixtla frames have it in the index."""
     return frame.reset_index() if frame.index.name == ID else frame
 
 
@@ -98,7 +98,7 @@ def _plain_id(name: Any) -> Any:
 
 
 def _times(column: Any, name: Any) -> Times:
-    """Return timestamps in nanoseconds, or int64."""
+    """Return times as timestamps in nanoseconds or as int64."""
     index = pd.Index(column)
     if isinstance(index, pd.PeriodIndex):
         index = index.to_timestamp()
@@ -110,8 +110,8 @@ def _times(column: Any, name: Any) -> Times:
         index = _parse_times(index, name)
     if index.tz is not None:
         raise ValueError(
-            f"series {name!r}: {TIME} must be without a time zone, got {index.tz}:"
-            f" df['{TIME}'].dt.tz_convert('UTC').dt.tz_localize(None) has none"
+            f"series {name!r}: {TIME} must not have a time zone, got {index.tz}; remove it with"
+            f" df['{TIME}'].dt.tz_convert('UTC').dt.tz_localize(None)"
         )
     return pd.DatetimeIndex(index.as_unit("ns"), freq=None)
 
@@ -133,7 +133,7 @@ def _parse_times(index: Any, name: Any) -> Times:
 
 
 def check_series(unique_id: Any, times: Times | None, column: pd.Series) -> TimeSeries:
-    """Check that values are finite numbers and that times rise."""
+    """Return a TimeSeries; raise unless values are finite numbers and times increase."""
     name = DEFAULT_ID if unique_id is None else unique_id
     if not len(column):
         raise ValueError(f"series {name!r} has no values")
@@ -157,7 +157,7 @@ def _check_rising(name: Any, times: Times) -> None:
         return
     row = int(wrong.argmax()) + 1
     if ticks[row] in ticks[:row]:
-        raise ValueError(f"series {name!r}: {times[row]} is there twice")
+        raise ValueError(f"series {name!r}: {times[row]} occurs twice")
     raise ValueError(
         f"series {name!r}: {times[row]} comes after {times[row - 1]}; sort the rows by time"
     )
@@ -168,8 +168,8 @@ def regularize(
 ) -> list[TimeSeries]:
     """Add a row with NaN for every missing step of each series.
 
-    Each series has the frequency that its times imply, unless `freq` is given. A series too short
-    to imply one has that of most others, or else `default`.
+    The frequency of each series is `freq`, or else inferred from its times. A series that is too
+    short gets the most common frequency of the others, or else `default`.
     """
     named = [
         TimeSeries(
@@ -202,8 +202,8 @@ def _short_freq(series: TimeSeries, common: Freq | None) -> Freq:
         return common
     if len(series) == 1:
         raise ValueError(
-            f"series {series.unique_id!r} has one row only, which does not tell how far apart its"
-            " times are: give more, or freq"
+            f"series {series.unique_id!r} has only one row, so its frequency cannot be inferred;"
+            " add rows or set freq"
         )
     return _own_freq(series)
 
@@ -213,7 +213,7 @@ def _on_grid(series: TimeSeries, freq: Freq) -> TimeSeries:
     assert times is not None
     if isinstance(freq, int) != (times.dtype.kind == "i"):
         kind = "times" if isinstance(freq, int) else "integers"
-        raise ValueError(f"freq = {freq!r} does not go with {TIME} that are {kind}")
+        raise ValueError(f"freq={freq!r} cannot be used: {TIME} contains {kind}")
     known = ~np.isnan(series.y)
     if not known.any():
         raise ValueError(f"series {name!r}: every value is missing")
@@ -227,12 +227,12 @@ def _on_grid(series: TimeSeries, freq: Freq) -> TimeSeries:
 def fill_gaps(
     freq: Freq, times: Times, values: Values, *, after: Time | None = None
 ) -> tuple[Times, Values]:
-    """Return every step from the first time, or the one after `after`, to the last; NaN in gaps."""
+    """Return a row for every step from the first time, or the one after `after`; NaN in gaps."""
     anchored = times if after is None else times.insert(0, after)
     rows = positions(freq, anchored)
     if (rows < 0).any():
         wrong = anchored[int((rows < 0).argmax())]
-        raise ValueError(f"{wrong} is no whole number of steps ({freq}) after {anchored[0]}")
+        raise ValueError(f"{wrong} is not a whole number of steps ({freq}) after {anchored[0]}")
     full = np.full(int(rows[-1]) + 1, np.nan)
     full[rows[len(anchored) - len(times) :]] = values
     following = times_after(freq, anchored[0], len(full) - 1)

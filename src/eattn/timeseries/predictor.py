@@ -1,8 +1,8 @@
-"""Forecasting from a state: read values into the model, roll it out, and keep a state per series.
+"""Forecast from a state: read values into a model, roll it out, and keep a state per series.
 
-A token holds the last `lags` values of a series, the newest first: element-wise attention has no
-sense of nearness by itself. A model of `lags` channels reads a series of one channel this way, and
-its state keeps these values as the last token.
+A token holds the last `lags` values of a series, newest first, because element-wise attention by
+itself does not know which tokens are near. A model with `lags` channels thus reads a series of one
+channel, and its state keeps these values as the last token.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,8 +22,8 @@ from eattn.timeseries.freq import Freq, Time, Times, times_after, times_until
 from eattn.timeseries.inputs import TimeSeries, Values, fill_gaps
 from eattn.timeseries.scaling import Scaler, forward_fill
 
-CHUNK = 4096  # values read at once, so that a long history does not need more memory
-OWN = ("seen", "last", "expected")  # tensors of a ForecasterState beside its encoder's
+CHUNK = 4096  # values read at once, which bounds memory for long histories
+OWN = ("seen", "last", "expected")  # tensors of a ForecasterState outside its encoder
 Named = dict[str, Tensor]
 
 
@@ -37,15 +37,15 @@ def read(
 ) -> ForecasterState:
     """Read x [B, L, C] with calendar [B, L, F] and key_mask [B, L] in one parallel pass.
 
-    Values before the first are taken to be like it. Padding must be in front, and repeat the first
-    valid value.
+    Lags before the first value repeat it. Padding must come first and repeat the first valid
+    value.
     """
     B, _, C = x.shape
     lags = model.channels // C
     earlier = x[:, :1].expand(-1, lags - 1, -1)
     if before is not None:
         earlier = before.last.view(B, lags, C)[:, : lags - 1].flip(1)
-    windows = torch.cat([earlier, x], 1).unfold(1, lags, 1)  # [B, L, C, lags], the oldest first
+    windows = torch.cat([earlier, x], 1).unfold(1, lags, 1)  # [B, L, C, lags], oldest first
     tokens = windows.transpose(2, 3).flip(2).flatten(2)
     given: Any = dict(calendar=calendar, key_mask=key_mask, state=before, return_state=True)
     state: ForecasterState = model(tokens, **given)[1]
@@ -60,9 +60,9 @@ def roll_out(
     channels: int = 1,
     calendar: Tensor | None = None,
 ) -> Tensor:
-    """Forecast the next values at calendar [B, horizon, F], each from those before it.
+    """Forecast [B, horizon, channels], each value from the forecasts before it.
 
-    Returns [B, horizon, channels].
+    `calendar` has shape [B, horizon, F].
     """
     forecast = [state.expected[:, :channels]]
     for i in range(horizon - 1):
@@ -74,29 +74,29 @@ def roll_out(
 
 @dataclass(frozen=True)
 class SeriesState:
-    """One series after its last value: constant in size, and never changed in place."""
+    """State of one series after its last value; immutable and of constant size."""
 
     unique_id: Any
     freq: Freq
     scaler: Scaler
-    ds: Time  # of the last row
+    ds: Time  # time of the last row
     y: float  # last known value
-    count: int = 0  # values read
-    states: tuple[ForecasterState, ...] = ()  # the oldest first; none with a window
+    count: int = 0  # number of values read
+    states: tuple[ForecasterState, ...] = ()  # oldest first; empty with a window
     window: Named = field(default_factory=dict)  # last x [1, n, 1] and calendar [1, n, F]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors that are kept."""
+        """Size of all tensors in bytes."""
         own = sum(x.numel() * x.element_size() for x in self.window.values())
         return own + sum(state.nbytes for state in self.states)
 
     def next_times(self, count: int) -> Times:
-        """Return the `count` times that follow."""
+        """Return the next `count` times."""
         return times_after(self.freq, self.ds, count)
 
     def recent(self) -> tuple[Times, Values]:
-        """Return the last values that are kept, and their times."""
+        """Return the times and values that the state still holds."""
         if self.states:
             x = self.states[0].last[0, : self.count].flip(0)
         else:
@@ -105,7 +105,7 @@ class SeriesState:
         return times_until(self.freq, self.ds, len(values)), values
 
     def new_rows(self, series: TimeSeries) -> tuple[Times, Values]:
-        """Return rows that follow with every step from the next one on, or raise."""
+        """Return new rows with gaps filled; raise unless they follow the last row."""
         times, name = series.ds, self.unique_id
         if times is None:
             return self.next_times(len(series)), series.y
@@ -113,10 +113,10 @@ class SeriesState:
             kind = "an integer" if isinstance(self.freq, int) else "a time"
             raise ValueError(f"series {name!r}: ds must be {kind}, got {times[0]}")
         if times[0] == self.ds:
-            raise ValueError(f"series {name!r}: {times[0]} is known already")
+            raise ValueError(f"series {name!r}: {times[0]} is already known")
         if times[0] < self.ds:
             raise ValueError(
-                f"series {name!r}: {times[0]} comes before {self.ds}, which is known already"
+                f"series {name!r}: {times[0]} is before {self.ds}, the last known time"
             )
         try:
             return fill_gaps(self.freq, times, series.y, after=self.ds)
@@ -130,27 +130,27 @@ class SeriesState:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained model and how it reads series: through decoding states, or from a window.
+    """Trained model that reads series through decoding states or from a window.
 
-    A mean over ever more values drowns the latest ones, and a state that has seen more values than
-    the model was trained on forecasts worse. So with a `context` a second state starts after every
-    half of it, and takes over when the first has seen all of it: forecasts come from a state of
-    the last context / 2 to context values, or of all if there are fewer.
+    A state that has seen more values than the model was trained on forecasts worse. With a
+    `context`, a new state therefore starts every context / 2 values and replaces the older one
+    after `context` values. Forecasts come from a state of the last context / 2 to context values,
+    or of all values if there are fewer.
     """
 
     model: Forecaster
-    fields: tuple[str, ...]  # of the calendar; none if the model reads none
-    window: int | None  # values to forecast from; None: the whole history, through the state
-    context: int | None  # values that a state may see; None: no limit
+    fields: tuple[str, ...]  # calendar fields that the model reads
+    window: int | None  # number of values to forecast from; None: the whole history
+    context: int | None  # number of values that a state may see; None: no limit
 
     def start(self, series: TimeSeries, scaler: Scaler, length: int | None = None) -> SeriesState:
-        """Return the state of a series after its first `length` values, or all."""
+        """Return the state of a series after its first `length` values, by default all."""
         assert series.ds is not None and series.freq is not None
         empty = SeriesState(series.unique_id, series.freq, scaler, None, float(series.y[0]))
         return self.advance(empty, series.ds[:length], series.y[:length])
 
     def advance(self, state: SeriesState, times: Times, values: Values) -> SeriesState:
-        """Return the state after further values at the times that follow."""
+        """Return the state after further values."""
         filled = forward_fill(values, before=state.y)
         like = next(self.model.parameters())
         scaled = torch.from_numpy(state.scaler.transform(filled))
@@ -162,14 +162,14 @@ class Predictor:
         new = {"x": x} if calendar is None else {"x": x, "calendar": calendar}
         if state.window:
             new = {name: torch.cat([state.window[name], v], 1) for name, v in new.items()}
-        # Cloned, since a view would keep the whole history in memory.
+        # A view would keep the whole history in memory.
         last = {name: v[:, -self.window :].clone() for name, v in new.items()}
         return replace(after, window=last)
 
     def forecast(
         self, states: Sequence[SeriesState], horizon: int
     ) -> tuple[list[Times], NDArray[np.float64]]:
-        """Return the next times of each series, and scaled forecasts [series, horizon] for them."""
+        """Return the next times of each series and their scaled forecasts [series, horizon]."""
         times = [state.next_times(horizon) for state in states]
         calendar = self._calendar(times)
         result: list[Tensor] = [torch.empty(0)] * len(states)
@@ -185,7 +185,7 @@ class Predictor:
         return times, scaled
 
     def restore(self, state: SeriesState, tensors: Sequence[Named]) -> SeriesState:
-        """Return a state that holds what its `tensors` returned."""
+        """Restore the tensors of a state from the result of `SeriesState.tensors`."""
         if self.window is not None:
             return replace(state, window=tensors[0])
         like = next(self.model.parameters())
@@ -213,7 +213,7 @@ class Predictor:
         return tuple(after[start] for start in starts)
 
     def _state_starts(self, count: int) -> tuple[int, ...]:
-        """Return at which value the states in use after `count` values started."""
+        """Return the positions at which the states in use after `count` values started."""
         if self.context is None:
             return (0,)
         half = -(-self.context // 2)
@@ -233,7 +233,7 @@ class Predictor:
         return state
 
     def _calendar(self, times: Sequence[Times]) -> Tensor | None:
-        """Return the calendar fields [series, n, F] of several series with n times each."""
+        """Return the calendar fields [series, n, F] at n times of each series."""
         if not self.fields:
             return None
         device = next(self.model.parameters()).device
@@ -249,7 +249,7 @@ def to_named(state: ForecasterState) -> Named:
 
 
 def from_named(example: ForecasterState, named: Named) -> ForecasterState:
-    """Return a decoding state like the example that holds these tensors."""
+    """Return a decoding state with the structure of `example` and these tensors."""
     layers = []
     for number, layer in enumerate(example.encoder.layers):
         own = {n.partition(".")[2]: x for n, x in named.items() if n.startswith(f"{number}.")}
@@ -260,7 +260,7 @@ def from_named(example: ForecasterState, named: Named) -> ForecasterState:
 
 
 def stack_alike(items: Sequence[Named]) -> Iterable[tuple[list[int], Named]]:
-    """Yield the numbers of items with the same names and shapes, and their tensors as a batch."""
+    """Yield the indices of items with equal names and shapes, and their tensors as a batch."""
 
     def shapes(number: int) -> list[tuple[str, tuple[int, ...]]]:
         return [(name, tuple(x.shape)) for name, x in items[number].items()]

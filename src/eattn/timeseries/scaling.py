@@ -1,4 +1,4 @@
-"""Scaling of series by mean and standard deviation, and filling of missing values."""
+"""Scale series by mean and standard deviation, and fill missing values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CONSTANT = 1e-12  # relative to the largest value: a smaller deviation is rounding, not signal
+CONSTANT = 1e-12  # a smaller standard deviation, relative to the largest value, is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +20,11 @@ class Scaler:
 
     mean: Any  # [...] or a float
     std: Any
-    limit: float  # scaled values are clipped to ±limit, so that outliers do not overflow
+    limit: float  # scaled values are clipped to ±limit to avoid overflow
 
     @classmethod
     def fit(cls, values: NDArray[Any], *, limit: float) -> "Scaler":
-        """Take the statistics of the known values; the std of constant values is their size."""
+        """Compute mean and std of the known values; the std of a constant is its magnitude."""
         values = values.astype(np.float64)
         missing = np.isnan(values)
         count = np.maximum((~missing).sum(-1), 1)
@@ -48,7 +48,7 @@ class Scaler:
 
 
 def forward_fill(values: NDArray[np.float64], before: float) -> NDArray[np.float64]:
-    """Replace missing values by the last known one, and by `before` at the start.
+    """Replace missing values by the last known value, and by `before` at the start.
 
     >>> forward_fill(np.array([np.nan, 2.0, np.nan, 4.0]), before=1.0).tolist()
     [1.0, 2.0, 2.0, 4.0]

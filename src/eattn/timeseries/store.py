@@ -1,4 +1,4 @@
-"""Saved estimators: a folder with config.json and weights.safetensors, which run no code."""
+"""Save and load estimators as config.json and weights.safetensors, which cannot run code."""
 
 import hashlib
 import json
@@ -24,11 +24,11 @@ FORMAT = 2  # format 1 also stored the last values of each series, which its sta
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 Folder = str | os.PathLike[str]
-FITTED = ("design_", "seed_", "levels_", "columns_")  # of a forecaster, as JSON
+FITTED = ("design_", "seed_", "levels_", "columns_")  # attributes of a forecaster, as JSON
 
 
 class ModelError(ValueError):
-    """A folder that holds no readable model, or that must not be written to."""
+    """The folder holds no readable model, or must not be overwritten."""
 
 
 # ---- folders ----
@@ -42,9 +42,9 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """Write a model completely or not at all; `force` replaces a model, and nothing else.
+    """Write a model atomically; `force` replaces an existing model, but no other files.
 
-    `config` must be JSON; tensors may be on any device.
+    `config` must be serialisable as JSON. Tensors may be on any device.
     """
     import eattn
 
@@ -53,7 +53,7 @@ def save(
     written = {
         "format": FORMAT,
         "kind": kind,
-        "eattn": eattn.__version__,  # for people; `format` decides who can read it
+        "eattn": eattn.__version__,  # informative only; readers check `format`
         "sha256": {"config": _checksum(dict(config)), "weights": _checksum(weights)},
         "config": dict(config),
     }
@@ -64,28 +64,30 @@ def save(
 
 
 def load(folder: Folder, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the config and the tensors, on the CPU, that `save` was given."""
+    """Return the config and the tensors that were passed to `save`, on the CPU."""
     target = Path(folder)
     if not target.is_dir():
         raise ModelError(
-            f"{target} must be the folder of a saved model, "
-            + ("got a file" if target.exists() else "there is none")
+            f"{target} {'is a file' if target.exists() else 'does not exist'};"
+            " expected the folder of a saved model"
         )
     written = _read_config(target)
     if written["kind"] != kind:
         raise ModelError(f"{target} is a {written['kind']}, not a {kind}")
     content = _read(target / WEIGHTS)
     if _checksum(content) != written["sha256"]["weights"]:
-        raise ModelError(f"{target / WEIGHTS} is damaged: its checksum is not the one in {CONFIG}")
+        raise ModelError(
+            f"{target / WEIGHTS} is corrupt: its checksum differs from the one in {CONFIG}"
+        )
     try:
         return written["config"], safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
-        raise ModelError(f"{target / WEIGHTS} is no safetensors file: {reason}") from error
+        raise ModelError(f"{target / WEIGHTS} is not a safetensors file: {reason}") from error
 
 
 def kind_of(folder: Folder) -> str:
-    """Return whether a folder holds a "classifier" or a "forecaster"."""
+    """Return the kind of the model in a folder: "classifier" or "forecaster"."""
     kind: str = _read_config(Path(folder))["kind"]
     return kind
 
@@ -97,21 +99,23 @@ def check_free(
     files: Sequence[str] = (CONFIG, WEIGHTS),
     what: str = "a model",
 ) -> None:
-    """Raise, before long work, unless `what`, made of these files, may be written there."""
+    """Raise unless `folder` can be written and holds nothing but an earlier `what` of `files`."""
     target = Path(folder)
     if not target.exists():
         above = next(path for path in target.absolute().parents if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-            why = "may not be written to" if above.is_dir() else "is a file"
-            raise ModelError(f"{target} cannot be made: {above} {why}")
+            reason = "is not writable" if above.is_dir() else "is a file"
+            raise ModelError(f"cannot create {target}: {above} {reason}")
         return
     if not target.is_dir():
-        raise ModelError(f"{target} must be a folder to save in, got a file")
+        raise ModelError(f"{target} is a file; expected a folder to save to")
     held = sorted(path.name for path in target.iterdir())
     if other := [name for name in held if name not in files]:
-        raise ModelError(f"{target} holds {other[0]}, which is no part of {what}: choose another")
+        raise ModelError(
+            f"{target} holds {other[0]}, which is not part of {what}; choose another folder"
+        )
     if held and not force:
-        raise ModelError(f"{target} holds {what} already: force (--force) overwrites it")
+        raise ModelError(f"{target} already holds {what}; use force=True (--force) to overwrite it")
 
 
 def _read_config(target: Path) -> dict[str, Any]:
@@ -120,13 +124,13 @@ def _read_config(target: Path) -> dict[str, Any]:
     try:
         written = json.loads(content)
     except ValueError as error:
-        raise ModelError(f"{path} is damaged, no JSON: {error}") from error
+        raise ModelError(f"{path} is corrupt: invalid JSON: {error}") from error
     if not isinstance(written, dict) or not isinstance(written.get("format"), int):
-        raise ModelError(f"{path} is no model of eattn: it has no format")
+        raise ModelError(f"{path} does not describe an eattn model: it has no format")
     if written["format"] > FORMAT:
         raise ModelError(
-            f"{path} has format {written['format']}, this eattn reads up to {FORMAT}: "
-            f"a newer one wrote it, version {written.get('eattn', 'unknown')}"
+            f"{path} has format {written['format']}, but this version reads up to {FORMAT}; "
+            f"upgrade eattn (the model was saved by version {written.get('eattn', 'unknown')})"
         )
     try:
         whole = _checksum(written["config"]) == written["sha256"]["config"]
@@ -135,7 +139,7 @@ def _read_config(target: Path) -> dict[str, Any]:
     except (KeyError, TypeError):
         whole = False
     if not whole:
-        raise ModelError(f"{path} is damaged: something in it is missing or was changed")
+        raise ModelError(f"{path} is corrupt: an entry is missing or was changed")
     return written
 
 
@@ -143,11 +147,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ModelError(f"{path.parent} holds no saved model: it has no {path.name}") from None
+        raise ModelError(f"{path.parent} holds no saved model: {path.name} is missing") from None
 
 
 def _own_memory(x: Tensor) -> Tensor:
-    """Copy a tensor: safetensors refuses tensors that share memory."""
+    """Copy a tensor to its own memory: safetensors rejects tensors that share memory."""
     return x.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -181,9 +185,9 @@ def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
 
 
 def load_classifier(cls: Any, folder: Folder) -> Any:
-    """Load a classifier; on a GPU if it was there and this machine has one."""
+    """Load a classifier to its device, or to the CPU if that is not available."""
     config, tensors = load(folder, CLASSIFIER)
-    with _naming(folder, CLASSIFIER):
+    with _model_errors(folder, CLASSIFIER):
         fitted = cls(**config["params"])
         labels = config["classes"]
         fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
@@ -237,14 +241,14 @@ def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
 
 
 def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> Any:
-    """Load a forecaster; on a GPU if it was there and this machine has one."""
+    """Load a forecaster to its device, or to the CPU if that is not available."""
     import pandas as pd
 
     from eattn.timeseries.predictor import Predictor, SeriesState
     from eattn.timeseries.windows import LIMIT
 
     config, tensors = load(folder, FORECASTER)
-    with _naming(folder, FORECASTER):
+    with _model_errors(folder, FORECASTER):
         fitted = cls(**config["params"])
         if dtype is not None:
             fitted.dtype = dtype
@@ -260,21 +264,23 @@ def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> An
         predictor = Predictor(model, tuple(saved["fields"]), saved["window"], saved["context"])
         fitted.predictor_, fitted.states_ = predictor, {}
         kept = _split_slots(tensors, like=next(model.parameters()))
-        for number, told in enumerate(config["tracks"]):
+        for number, saved_state in enumerate(config["tracks"]):
             state = SeriesState(
-                told["name"],
-                told["freq"],
-                Scaler(told["mean"], told["std"], LIMIT),
-                told["time"] if isinstance(told["freq"], int) else pd.Timestamp(told["time"]),
-                told["value"],
-                told["count"],
+                saved_state["name"],
+                saved_state["freq"],
+                Scaler(saved_state["mean"], saved_state["std"], LIMIT),
+                saved_state["time"]
+                if isinstance(saved_state["freq"], int)
+                else pd.Timestamp(saved_state["time"]),
+                saved_state["value"],
+                saved_state["count"],
             )
             fitted.states_[state.unique_id] = predictor.restore(state, kept[number])
         return fitted
 
 
 def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:
-    """Return the named tensors of each series by its number: the inverse of `stack_alike`."""
+    """Return the named tensors of each series by its index: the inverse of `stack_alike`."""
     found: dict[tuple[int, int], dict[str, Tensor]] = {}
     for group in (name.split(".")[1] for name in tensors if name.endswith(".places")):
         start = f"memory.{group}."
@@ -291,17 +297,17 @@ def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[
 
 
 @contextmanager
-def _naming(folder: Folder, kind: str) -> Iterator[None]:
-    """Raise errors of unsuitable content as a ModelError that names the folder."""
+def _model_errors(folder: Folder, kind: str) -> Iterator[None]:
+    """Convert errors about unsuitable content to a ModelError that names the folder."""
     try:
         yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ModelError(f"{folder} holds no {kind} that fits: {reason}") from error
+        raise ModelError(f"{folder} does not hold a valid {kind}: {reason}") from error
 
 
 def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
-    with isolated():  # initial weights are drawn, though replaced at once
+    with isolated():  # initial weights consume random numbers before they are replaced
         model = kind(**design).eval()
     weights = {name: x for name, x in tensors.items() if name.startswith("model.")}
     model.load_state_dict({name.removeprefix("model."): x for name, x in weights.items()})
@@ -309,17 +315,17 @@ def _load_model(kind: Any, design: Mapping[str, Any], tensors: Mapping[str, Tens
 
 
 def plain(value: Any) -> Any:
-    """Return NumPy scalars, which grids of parameters hold, as Python numbers."""
+    """Convert NumPy scalars, such as those in parameter grids, to Python numbers."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def plain_params(estimator: Any) -> dict[str, Any]:
-    """Return the parameters of an estimator as Python types."""
+    """Return the parameters of an estimator with NumPy scalars converted."""
     return {name: plain(value) for name, value in estimator.get_params(deep=False).items()}
 
 
 def _saved_params(fitted: Any) -> dict[str, Any]:
-    """Return the parameters from which the estimator can be made again on any machine."""
+    """Return the parameters that recreate the estimator on any machine."""
     params = plain_params(fitted)
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = fitted.seed_
@@ -327,10 +333,10 @@ def _saved_params(fitted: Any) -> dict[str, Any]:
 
 
 def _usable_device(device: str) -> torch.device:
-    """Return the device of that name, or the CPU if this machine does not have it."""
+    """Return the device of this name, or the CPU if it is not available."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError):  # AssertionError from a torch without CUDA
+    except (RuntimeError, AssertionError):  # torch without CUDA raises AssertionError
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Streaming: read rows of text and yield a forecast after each, in constant memory."""
+"""Streaming forecasts: read rows of text and yield a forecast after each, in constant memory."""
 
 import csv
 import io
@@ -20,10 +20,10 @@ MISSING = ("", "nan", "na", "null")
 def stream(
     forecaster: EAForecaster, lines: Iterable[str], *, horizon: int | None, form: str
 ) -> Iterator[str]:
-    """Read CSV lines `ds,y` or `unique_id,ds,y`, and yield a line with the forecast after each.
+    """Read CSV rows `ds,y` or `unique_id,ds,y` and yield a line with the forecast after each row.
 
-    A first line with column names may order them differently, and name others. A forecast is a
-    JSON object with its times and values, or a line of CSV after a header.
+    The first line may name the columns in another order; unknown columns are ignored. A forecast
+    is a JSON object with times and values, or a CSV row below a header.
     """
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
@@ -41,7 +41,7 @@ def stream(
                 if named:
                     continue
             if len(cells) != len(columns):
-                raise ValueError(f"{len(cells)} cells, rows have {len(columns)}")
+                raise ValueError(f"expected {len(columns)} cells, got {len(cells)}")
             row = dict(zip(columns, cells, strict=True))
             state = forecaster._state(names.get(row.get(ID, ""), row.get(ID)))
             [state] = forecaster._update([_new_row(state, row)])
@@ -50,9 +50,9 @@ def stream(
         table = forecaster._table([state], horizon)
         found = table.filter(regex=f"^{NAME}")
         if form == "json":
-            told = {ID: state.unique_id, "cutoff": plain(state.ds), TIME: table[TIME].tolist()}
-            told |= found.to_dict("list")
-            yield json.dumps(told, ensure_ascii=False, default=str)  # default: times
+            answer = {ID: state.unique_id, "cutoff": plain(state.ds), TIME: table[TIME].tolist()}
+            answer |= found.to_dict("list")
+            yield json.dumps(answer, ensure_ascii=False, default=str)  # str() of timestamps
             continue
         if header:
             steps = range(1, horizon + 1)
@@ -62,7 +62,7 @@ def stream(
 
 
 def _columns(cells: list[str], given: dict[str, str | None]) -> tuple[list[str], bool]:
-    """Return the name of each cell, and whether the first line is a header.
+    """Return the column names, and whether the first line is a header.
 
     `given` holds the names of unique_id, ds and y in the training data.
     """
@@ -73,10 +73,11 @@ def _columns(cells: list[str], given: dict[str, str | None]) -> tuple[list[str],
     if TIME in names or VALUE in names:
         have, lack = (TIME, VALUE) if TIME in names else (VALUE, TIME)
         raise ValueError(
-            f"{', '.join(cells)} names {have} and no {lack}: call it {(given.get(lack) or lack)!r}"
+            f"the header {', '.join(cells)} names {have} but not {lack}; name the column"
+            f" {(given.get(lack) or lack)!r}"
         )
     if len(cells) not in (2, 3):
-        raise ValueError(f"a row must be ds,y or unique_id,ds,y, got {len(cells)} cells")
+        raise ValueError(f"rows must be ds,y or unique_id,ds,y, got {len(cells)} cells")
     return [ID, TIME, VALUE][-len(cells) :], False
 
 
@@ -94,7 +95,7 @@ def _time(text: str, state: SeriesState) -> Any:
     try:
         time = pd.to_datetime(text, format="ISO8601", utc=True)
     except ValueError:
-        raise ValueError(f"{TIME} must be a time as 2024-01-31 12:00, got {text!r}") from None
+        raise ValueError(f"{TIME} must be a time such as 2024-01-31 12:00, got {text!r}") from None
     return pd.DatetimeIndex([time.tz_localize(None)]).as_unit("ns")
 
 

@@ -1,4 +1,4 @@
-"""Training of both estimators: from their parameters and tensors to a model and its history."""
+"""Train the models of both estimators from their parameters and data."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,29 +12,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eattn.models import Forecaster, SequenceClassifier
-from eattn.timeseries.arrays import pad, validation_cases
+from eattn.timeseries.arrays import pad, validation_samples
 from eattn.timeseries.predictor import read, roll_out
 from eattn.timeseries.windows import WindowBatch, WindowDataset
-from eattn.train import History, ListCases, Processes, Task, TrainConfig, isolated, move, train
+from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isolated, move, train
 
-CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # at least, unless `epochs` is set
+CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # minimum, unless `epochs` is set
 FORECASTER_STEPS = 500  # unless `epochs` is set
-EVALUATE_EVERY = 25  # steps
-VALIDATION_WINDOWS = 256  # of each evaluation
-CALIBRATION_WINDOWS = 2048  # for quantiles
-BATCH_SIZE = 64  # without gradients
+EVALUATE_EVERY = 25  # steps between evaluations, unless `epochs` is set
+VALIDATION_WINDOWS = 256  # windows per evaluation
+CALIBRATION_WINDOWS = 2048  # windows that quantiles are computed from
+BATCH_SIZE = 64  # batch size of evaluation and prediction
 
 
 def seed_of(random_state: Any) -> int:
-    """Return an int as it is, or draw a seed from a RandomState, or a random one for None.
-
-    All processes of a run get the seed that the first one draws.
-    """
+    """Return the seed for `random_state`: an int itself, or one drawn on rank 0 for all ranks."""
     if random_state is None:
         drawn = int(np.random.SeedSequence().generate_state(1)[0])
-        return int(Processes.here().tell(drawn))
+        return int(Processes.current().broadcast(drawn))
     if isinstance(random_state, np.random.RandomState):
-        return int(Processes.here().tell(int(random_state.randint(2**31))))
+        return int(Processes.current().broadcast(int(random_state.randint(2**31))))
     if isinstance(random_state, bool) or not isinstance(random_state, int):
         kind = type(random_state).__name__
         raise TypeError(f"random_state must be an int, a RandomState or None, got {kind}")
@@ -42,7 +39,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
-    """Hash the data, so that a run is resumed with the same data only."""
+    """Hash the data, so that a run is resumed only with the same data."""
     found = hashlib.sha256()
     for x in tensors:
         found.update(f"{x.dtype} {list(x.shape)}".encode())
@@ -52,11 +49,11 @@ def _digest(tensors: Iterable[Tensor]) -> str:
 
 # ---- classifier ----
 
-Labelled = tuple[Tensor, int]  # a series [length, channels] and the number of its class
+Labelled = tuple[Tensor, int]  # a series [length, channels] and the index of its class
 
 
-def classifier_config(params: Mapping[str, Any], cases: int) -> TrainConfig:
-    """Return the training configuration for this many cases."""
+def classifier_config(params: Mapping[str, Any], samples: int) -> TrainConfig:
+    """Return the training configuration for this many samples."""
     names = ("batch_size", "optimizer", "lr", "weight_decay", "schedule", "clip", "patience")
     epochs = params["epochs"]
     config = TrainConfig(
@@ -64,8 +61,8 @@ def classifier_config(params: Mapping[str, Any], cases: int) -> TrainConfig:
         epochs=CLASSIFIER_EPOCHS if epochs is None else epochs,
         seed=seed_of(params["random_state"]),
     )
-    if epochs is None:  # an epoch of few cases has few steps
-        per_epoch = -(-cases // config.batch_size)
+    if epochs is None:  # an epoch of few samples has few steps
+        per_epoch = -(-samples // config.batch_size)
         config = replace(config, epochs=max(CLASSIFIER_EPOCHS, -(-CLASSIFIER_STEPS // per_epoch)))
     return config
 
@@ -79,11 +76,11 @@ def train_classifier(
     validation_fraction: float,
     progress: bool,
 ) -> tuple[SequenceClassifier, History]:
-    """Train a `SequenceClassifier(**design)` and keep its best weights on the validation cases."""
-    cases = list(zip(series, y.tolist(), strict=True))
-    chosen = set(validation_cases(y, validation_fraction, seed=config.seed).tolist())
-    validation = [cases[i] for i in sorted(chosen)]
-    samples = [case for i, case in enumerate(cases) if i not in chosen]
+    """Train a `SequenceClassifier(**design)` and keep its best weights on validation samples."""
+    samples = list(zip(series, y.tolist(), strict=True))
+    chosen = set(validation_samples(y, validation_fraction, seed=config.seed).tolist())
+    validation = [samples[i] for i in sorted(chosen)]
+    training = [sample for i, sample in enumerate(samples) if i not in chosen]
     with isolated(config.seed):
         model = SequenceClassifier(**design)
 
@@ -94,7 +91,7 @@ def train_classifier(
         return {"val_loss": loss.item(), "val_accuracy": right.double().mean().item()}
 
     data = _digest([*series, torch.from_numpy(y)])
-    task = Task(ListCases(samples, _collate), _classification_loss, data=data)
+    task = Task(ListDataset(training, _collate), _classification_loss, data=data)
     if validation:
         task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
     else:
@@ -103,16 +100,16 @@ def train_classifier(
 
 
 def logits_of(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the logits [cases, classes] of series [length, channels], in batches."""
+    """Yield the logits [samples, classes] of series [length, channels], in batches."""
     device = next(model.parameters()).device
     for start in range(0, len(series), BATCH_SIZE):
         x, key_mask = move(pad(series[start : start + BATCH_SIZE]), device)
         yield model(x, key_mask=key_mask)
 
 
-def _collate(cases: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
-    x, key_mask = pad([x for x, _ in cases])
-    return x, key_mask, torch.tensor([label for _, label in cases])
+def _collate(samples: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
+    x, key_mask = pad([x for x, _ in samples])
+    return x, key_mask, torch.tensor([label for _, label in samples])
 
 
 def _classification_loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
@@ -154,13 +151,13 @@ def forecaster_design(params: Mapping[str, Any], dataset: WindowDataset) -> dict
 def train_forecaster(
     dataset: WindowDataset, design: Mapping[str, Any], config: TrainConfig, *, progress: bool
 ) -> tuple[Forecaster, History]:
-    """Train a `Forecaster(**design)` and keep its best weights on the validation windows."""
+    """Train a `Forecaster(**design)` and keep the best weights on the validation windows."""
     windows, validation = dataset.train(config.seed), dataset.validation(VALIDATION_WINDOWS)
     horizon = dataset.horizon
     if not len(windows):
         raise ValueError(
-            f"the longest series has {max(dataset.lengths)} values, too few to learn from:"
-            f" horizon = {horizon} needs {dataset.min_past + horizon} known ones"
+            f"the longest series has {max(dataset.lengths)} values, but training with"
+            f" horizon={horizon} needs at least {dataset.min_past + horizon} known values"
         )
     with isolated(config.seed):
         model = Forecaster(**design)
@@ -181,7 +178,7 @@ def train_forecaster(
 
 
 def forecast_windows(model: Forecaster, batch: WindowBatch, horizon: int) -> Tensor:
-    """Forecast the end of each window from its past -> [B, horizon, 1]."""
+    """Forecast the last `horizon` values of each window from the ones before: [B, horizon, 1]."""
     past = {name: column[:, :-horizon] for name, column in batch.items()}
     state = read(model, past["x"], calendar=past.get("calendar"), key_mask=past.get("valid"))
     ahead = batch["calendar"][:, -horizon:] if "calendar" in batch else None
@@ -189,10 +186,9 @@ def forecast_windows(model: Forecaster, batch: WindowBatch, horizon: int) -> Ten
 
 
 def rollout_loss(model: nn.Module, batch: WindowBatch, horizon: int) -> tuple[Tensor, float]:
-    """Return the mean absolute error over the known values to forecast, and their number.
+    """Return the mean absolute error over the known target values, and their number.
 
-    The model is rolled out through its own forecasts, so that it learns to continue from its
-    errors.
+    The model is rolled out through its own forecasts and so learns to correct its errors.
     """
     assert isinstance(model, Forecaster)
     error = (forecast_windows(model, batch, horizon) - batch["x"][:, -horizon:]).abs()

@@ -1,4 +1,4 @@
-"""Training windows of the forecaster: scaled series, split into training and validation parts."""
+"""Windows of scaled series, split into training and validation parts."""
 
 import copy
 from collections.abc import Sequence
@@ -13,25 +13,23 @@ from eattn.timeseries.freq import varying_fields
 from eattn.timeseries.inputs import TimeSeries
 from eattn.timeseries.scaling import Scaler, forward_fill
 
-LIMIT = 1e9  # standard deviations at which scaled values are clipped
-CONTEXT = 512  # longest past where neither `window` nor `context` is set
-MAX_HORIZONS = (
-    50  # validate on at most this many horizons: the latest values are the best to train on
-)
+LIMIT = 1e9  # scaled values are clipped to this many standard deviations
+CONTEXT = 512  # longest past if neither `window` nor `context` is set
+MAX_HORIZONS = 50  # validate on at most this many horizons; recent values matter for training
 
 WindowBatch = dict[str, Tensor]
 
 
 class WindowDataset:
-    """Windows of many series: some past, and the `horizon` values after it.
+    """Windows of many series; a window is some past values and the `horizon` values after them.
 
-    `train` and `validation` return the dataset restricted to the windows of either part. A batch is
-    a dictionary of `x` [B, past + horizon, 1], `known` [B, past + horizon] (False for values that
-    were filled in), and where needed `calendar` [B, past + horizon, F] and `valid` [B, past +
-    horizon] (False for padding before the first value).
+    `train` and `validation` return the dataset restricted to the windows of one part. A batch is a
+    dictionary of `x` [B, past + horizon, 1], `known` [B, past + horizon] (False for filled values)
+    and, if needed, `calendar` [B, past + horizon, F] and `valid` [B, past + horizon] (False for
+    padding before the first value).
 
-    The past has `window` values; None: up to `context`, and fewer at the start of a series. The
-    last `validation_fraction` of each series is not trained on.
+    The past has `window` values, or up to `context` values if `window` is None. The last
+    `validation_fraction` of each series is not trained on.
     """
 
     def __init__(
@@ -51,33 +49,35 @@ class WindowDataset:
         self.window = window or max(1, min(context or CONTEXT, longest - horizon))
         self.padding = 0 if window else self.window
         self.min_past = window or 1
-        # A state may see twice the values that there are to train on, but no more.
+        # A state may see at most twice as many values as the longest series has.
         self.context = context and min(context, 2 * longest)
         self.fields = varying_fields(s.ds for s in series)
-        self.held_out = [self._validation_size(n, validation_fraction) for n in self.lengths]
+        self.validation_sizes = [
+            self._validation_size(n, validation_fraction) for n in self.lengths
+        ]
         self.scalers = [
-            Scaler.fit(s.y[: len(s) - held], limit=LIMIT)
-            for s, held in zip(series, self.held_out, strict=True)
+            Scaler.fit(s.y[: len(s) - size], limit=LIMIT)
+            for s, size in zip(series, self.validation_sizes, strict=True)
         ]
         parts = [self._columns(s, scaler) for s, scaler in zip(series, self.scalers, strict=True)]
         self.columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         self.starts = torch.empty(0, dtype=torch.int64)  # first row of each window
-        self.vary: int | None = None  # seed of the lengths of pasts; None: all have `window` values
+        self.vary: int | None = None  # seed of random past lengths; None: always `window` values
 
     def train(self, seed: int) -> Self:
         """Return all windows before the validation part.
 
-        Without a fixed window the past of each batch has between 1 and `window` values, short pasts
-        as often as long ones (log-uniform), so that a model learns to continue from any of them.
+        Without a fixed window, the length of the past is drawn log-uniformly from 1 to `window`
+        for each batch, so that the model learns to forecast from a past of any length.
         """
-        sizes = zip(self.lengths, self.held_out, strict=True)
-        origins = [range(self.min_past, n - held - self.horizon + 1) for n, held in sizes]
+        sizes = zip(self.lengths, self.validation_sizes, strict=True)
+        origins = [range(self.min_past, n - size - self.horizon + 1) for n, size in sizes]
         return self._subset(origins, vary=seed if self.padding else None)
 
     def validation(self, limit: int) -> Self:
         """Return at most `limit` evenly spread windows that forecast the validation part."""
-        sizes = zip(self.lengths, self.held_out, strict=True)
-        origins = [range(n - held, n - self.horizon + 1 if held else 0) for n, held in sizes]
+        sizes = zip(self.lengths, self.validation_sizes, strict=True)
+        origins = [range(n - size, n - self.horizon + 1 if size else 0) for n, size in sizes]
         return self._subset(origins, limit=limit)
 
     def __len__(self) -> int:
@@ -87,23 +87,23 @@ class WindowDataset:
         return self.collate_share(indices, indices)
 
     def collate_share(self, indices: list[int], batch: list[int]) -> WindowBatch:
-        """Collate the windows of one process; all processes need the past of the whole batch."""
+        """Collate the windows of one process; the past length depends on the whole batch."""
         rows = torch.arange(self.window - self._past(batch), self.window + self.horizon)
         rows = self.starts[indices].unsqueeze(1) + rows
         return {name: column[rows] for name, column in self.columns.items()}
 
     def _past(self, batch: list[int]) -> int:
-        """Draw the length from the batch itself: a resumed run must draw the same one."""
+        """Draw the past length from the batch itself, so that a resumed run draws the same."""
         if self.vary is None:
             return self.window
         share = np.random.default_rng([self.vary, *batch]).random()
         return min(int((self.window + 1) ** share), self.window)
 
     def _validation_size(self, length: int, fraction: float) -> int:
-        """Return how many of the last values are not trained on; 0 if nothing would be left."""
-        held = min(max(int(fraction * length), self.horizon), MAX_HORIZONS * self.horizon)
-        enough = length - held >= self.min_past + self.horizon
-        return held if fraction and enough else 0
+        """Return the number of validation values; 0 if too few would remain for training."""
+        size = min(max(int(fraction * length), self.horizon), MAX_HORIZONS * self.horizon)
+        enough = length - size >= self.min_past + self.horizon
+        return size if fraction and enough else 0
 
     def _columns(self, series: TimeSeries, scaler: Scaler) -> dict[str, Tensor]:
         """Return the columns of one series, with padding in front."""
@@ -120,14 +120,14 @@ class WindowDataset:
         return columns
 
     def _padded(self, column: Tensor, fill: Any = None) -> Tensor:
-        """Repeat the first row, or `fill`, in front."""
+        """Prepend `padding` copies of the first row, or of `fill`."""
         front = column[:1].expand(self.padding, *column.shape[1:])
         return torch.cat([front if fill is None else torch.full_like(front, fill), column])
 
     def _subset(
         self, origins: Sequence[range], *, vary: int | None = None, limit: int | None = None
     ) -> Self:
-        """Return the windows whose forecast starts at these values of each series."""
+        """Return the windows whose forecasts start at these positions of each series."""
         starts, offset = [], 0
         for length, span in zip(self.lengths, origins, strict=True):
             starts.append(offset + self.padding - self.window + np.array(span, dtype=np.int64))
@@ -145,18 +145,21 @@ class WindowDataset:
 def check_length(series: TimeSeries, window: int | None, horizon: int) -> None:
     """Raise unless a series is long enough for a window."""
     if window is not None and len(series) < window + horizon:
-        also = f" and horizon = {horizon} need {window + horizon}" if horizon else " needs as many"
+        needed = (
+            f"window={window} and horizon={horizon} need" if horizon else f"window={window} needs"
+        )
         raise ValueError(
-            f"series {series.unique_id!r} has {len(series)} values, window = {window}{also}"
+            f"series {series.unique_id!r} has {len(series)} values, but"
+            f" {needed} at least {window + horizon}"
         )
 
 
 def check_varies(series: Sequence[TimeSeries]) -> None:
-    """Raise if all series are constant; some of many may be."""
+    """Raise if all series are constant."""
     for s in series:
         known = s.y[~np.isnan(s.y)]
         if (known != known[0]).any():
             return
-    also = "" if len(series) == 1 else ", and all others are constant too"
+    also = "" if len(series) == 1 else ", and so are all others"
     name, value = series[0].unique_id, series[0].y[0]
-    raise ValueError(f"series {name!r} is {value:g} throughout{also}: there is nothing to learn")
+    raise ValueError(f"series {name!r} is constant ({value:g}){also}; there is nothing to learn")

@@ -1,33 +1,30 @@
-"""Training: one loop for all tasks, which goes on where it was killed.
+"""Training: one loop for all tasks, in one process or several, which resumes after a kill.
 
-`train(model, Task(cases, loss), TrainConfig(...))`. Read `task` and `cases` for what is learnt,
-`config` for what can be chosen, `plan` for what follows from that, and `loop` for the loop.
+Start with `train(model, Task(dataset, loss), TrainConfig(...))`.
 """
 
-from eattn.train.checkpoint import Checkpoint
+from eattn.train.checkpoint import Checkpoint, CheckpointError
 from eattn.train.config import TrainConfig
-from eattn.train.dataset import Batch, Cases, ListCases, TensorCases, batches, move
-from eattn.train.errors import CheckpointError, TrainingError
 from eattn.train.history import History, Row
-from eattn.train.loop import train
+from eattn.train.loop import TrainingError, train
 from eattn.train.optim import make_optimizer
 from eattn.train.processes import Processes, torchrun
 from eattn.train.rng import isolated, seed_everything
-from eattn.train.schedule import Plan
-from eattn.train.task import Task
+from eattn.train.schedule import Schedule
+from eattn.train.task import Batch, Dataset, ListDataset, Task, TensorDataset, batches, move
 
 __all__ = [
     "Batch",
-    "Cases",
     "Checkpoint",
     "CheckpointError",
+    "Dataset",
     "History",
-    "ListCases",
-    "Plan",
+    "ListDataset",
     "Processes",
     "Row",
+    "Schedule",
     "Task",
-    "TensorCases",
+    "TensorDataset",
     "TrainConfig",
     "TrainingError",
     "batches",

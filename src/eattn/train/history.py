@@ -1,4 +1,4 @@
-"""What happened in a run: a row for each evaluation, which was the best, and why it ended."""
+"""Record of a run: a row per evaluation, the best of them, and the state to resume from."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,11 +10,11 @@ from eattn.train.task import TRAIN_LOSS
 class Row:
     """One evaluation. Epochs and steps count from 1."""
 
-    epoch: int  # the one it falls in, or ends
-    step: int  # how many steps were done
-    lr: float  # of the last of them
-    loss: float  # mean since the row before
-    seconds: float  # since the run began, without the time between a kill and going on
+    epoch: int
+    step: int  # steps done
+    lr: float  # of the last step
+    loss: float  # mean since the previous row
+    seconds: float  # of training since the run began, without interruptions
     metrics: dict[str, float] = field(default_factory=dict)
 
     def value(self, metric: str) -> float:
@@ -23,36 +23,32 @@ class Row:
 
 @dataclass(frozen=True)
 class History:
-    """What `train` returns.
-
-    `best` is the row with the best metric, and that of the weights kept with keep="best"; None
-    where the task has no metric. `stopped` is "epochs", "max_steps" or "patience".
-    """
+    """Result of `train`."""
 
     rows: tuple[Row, ...]
-    best: Row | None
-    stopped: str
+    best: Row | None  # by the metric; keep="best" keeps its weights; None without a metric
+    stopped: str  # "epochs", "max_steps" or "patience"
     seconds: float
 
 
 @dataclass
-class Standing:
-    """How far a run is, in plain values: with weights, optimiser and RNG, all there is to save."""
+class RunState:
+    """Progress of a run in plain values; a checkpoint adds weights, optimizer and RNG."""
 
-    step: int = 0  # steps done; the epoch and the place in it follow from it
+    step: int = 0  # steps done; the epoch and the position in it follow
     seconds: float = 0.0
     loss_sum: float = 0.0  # since the last row
-    weight: float = 0.0  # of the losses in it
+    weight: float = 0.0  # of the losses in loss_sum
     rows: list[Row] = field(default_factory=list)
-    best: int | None = None  # the number of a row
+    best: int | None = None  # index of a row
     waited: int = 0  # evaluations since the best
     stopped: str | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def read(cls, plain: dict[str, Any]) -> "Standing":
+    def from_dict(cls, plain: dict[str, Any]) -> "RunState":
         return cls(**plain | {"rows": [Row(**row) for row in plain["rows"]]})
 
     def history(self) -> History:

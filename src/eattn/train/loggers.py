@@ -1,4 +1,4 @@
-"""What can be seen of a run while it goes on: a bar, lines, TensorBoard."""
+"""Show a run: a progress bar on a terminal, lines in a log, scalars in TensorBoard."""
 
 import os
 import time
@@ -7,14 +7,15 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from eattn.train.history import Row, Standing
-from eattn.train.schedule import Plan
+from eattn._checks import need
+from eattn.train.history import Row, RunState
+from eattn.train.schedule import Schedule
 
 REFRESH = 0.2  # seconds
 
 
-class View(Protocol):
-    """Told of every step and every row, and closed at the end, whatever it is."""
+class Logger(Protocol):
+    """Receives every step and every row; closed when the run ends or fails."""
 
     def step(self, step: int, *, loss: float, lr: float, norm: float) -> None: ...
 
@@ -23,12 +24,13 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-class Bar:
-    """A bar on a terminal: epoch, loss, the last metrics, the time gone and the time left."""
+class ConsoleLogger:
+    """A progress bar on a terminal, or else a plain line per evaluation."""
 
-    def __init__(self, console: Console, plan: Plan, standing: Standing) -> None:
-        self.plan, self.loss, self.shown = plan, "", 0.0
-        self.metrics = _metrics(standing.rows[-1]) if standing.rows else ""
+    def __init__(self, console: Console, schedule: Schedule, state: RunState) -> None:
+        self.console, self.schedule, self.loss, self.shown = console, schedule, "", 0.0
+        self.first, self.start = state.step, time.monotonic()
+        self.metrics = _metrics(state.rows[-1]) if state.rows else ""
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -36,73 +38,53 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            auto_refresh=False,  # no thread of its own beside the work
+            auto_refresh=False,  # no thread during the computation
+            disable=not console.is_terminal,
         )
+        self.task = self.bar.add_task("", total=schedule.steps, completed=self.first, figures="")
         self.bar.start()
-        self.task = self.bar.add_task(
-            _epoch(plan, standing.step), total=plan.steps, completed=standing.step, figures=""
-        )
 
     def step(self, step: int, *, loss: float, lr: float, norm: float) -> None:
         self.loss = f"loss {loss:.4f}"
-        now = time.monotonic()
-        refresh = now - self.shown >= REFRESH
-        self.shown = now if refresh else self.shown
-        self._show(step, refresh)
+        if time.monotonic() - self.shown >= REFRESH:
+            self._show(step)
 
     def row(self, row: Row) -> None:
         self.metrics = _metrics(row)
-        self._show(row.step, True)
-
-    def close(self) -> None:
-        self.bar.refresh()
-        self.bar.stop()
-
-    def _show(self, step: int, refresh: bool) -> None:
-        self.bar.update(
-            self.task,
-            completed=step,
-            description=_epoch(self.plan, step - 1),
-            figures=f"{self.loss}{self.metrics}",
-            refresh=refresh,
-        )
-
-
-class Lines:
-    """A plain line for each evaluation, where there is no terminal: for logs."""
-
-    def __init__(self, console: Console, plan: Plan, standing: Standing) -> None:
-        self.console, self.plan = console, plan
-        self.first, self.start = standing.step, time.monotonic()
-
-    def step(self, step: int, *, loss: float, lr: float, norm: float) -> None:
-        pass
-
-    def row(self, row: Row) -> None:
+        if self.console.is_terminal:
+            self._show(row.step)
+            return
         pace = (time.monotonic() - self.start) / (row.step - self.first)
-        left = pace * (self.plan.steps - row.step)
-        figures = f"loss {row.loss:.4f}{_metrics(row)}"
+        left = pace * (self.schedule.steps - row.step)
         line = (
-            f"{_epoch(self.plan, row.step - 1)} {figures}, {row.seconds:.0f} s, {left:.0f} s left"
+            f"{self._epoch(row.step)} loss {row.loss:.4f}{self.metrics},"
+            f" {row.seconds:.0f} s, {left:.0f} s left"
         )
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        pass
+        self.bar.stop()
+
+    def _show(self, step: int) -> None:
+        self.shown = time.monotonic()
+        figures = f"{self.loss}{self.metrics}"
+        epoch = self._epoch(step)
+        self.bar.update(self.task, completed=step, description=epoch, figures=figures, refresh=True)
+
+    def _epoch(self, step: int) -> str:
+        last = self.schedule.epoch(self.schedule.steps - 1)
+        return f"epoch {self.schedule.epoch(step - 1) + 1}/{last + 1}"
 
 
-class Board:
-    """TensorBoard's scalars: loss, lr and gradient norm of each step, metrics of each row."""
+class TensorBoard:
+    """Scalars: loss, learning rate and gradient norm of each step, metrics of each row."""
 
-    def __init__(self, folder: str | os.PathLike[str], standing: Standing) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'tensorboard needs the package tensorboard: pip install "eattn[timeseries]"'
-            ) from error
-        # What a killed run wrote after its last checkpoint comes again.
-        self.writer: Any = SummaryWriter(os.fspath(folder), purge_step=standing.step + 1)
+    def __init__(self, folder: str | os.PathLike[str], state: RunState) -> None:
+        need("tensorboard", extra="timeseries")
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Drop the steps that an interrupted run logged after its last checkpoint.
+        self.writer: Any = SummaryWriter(os.fspath(folder), purge_step=state.step + 1)
 
     def step(self, step: int, *, loss: float, lr: float, norm: float) -> None:
         for name, value in (("loss", loss), ("lr", lr), ("gradient_norm", norm)):
@@ -116,19 +98,15 @@ class Board:
         self.writer.close()
 
 
-def views(progress: bool | Console, plan: Plan, standing: Standing) -> list[View]:
-    """Those that were asked for, at the place where the run stands."""
-    found: list[View] = []
-    if plan.config.tensorboard is not None:
-        found.append(Board(plan.config.tensorboard, standing))
+def make_loggers(progress: bool | Console, schedule: Schedule, state: RunState) -> list[Logger]:
+    """Make the loggers that were asked for, starting at the step of the run."""
+    found: list[Logger] = []
+    if schedule.config.tensorboard is not None:
+        found.append(TensorBoard(schedule.config.tensorboard, state))
     if progress is not False:
         console = Console(stderr=True) if progress is True else progress
-        found.append((Bar if console.is_terminal else Lines)(console, plan, standing))
+        found.append(ConsoleLogger(console, schedule, state))
     return found
-
-
-def _epoch(plan: Plan, step: int) -> str:
-    return f"epoch {plan.epoch(step) + 1}/{plan.epoch(plan.steps - 1) + 1}"
 
 
 def _metrics(row: Row) -> str:

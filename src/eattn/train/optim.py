@@ -1,5 +1,6 @@
-"""AdamW and RAdam with decoupled weight decay, on the parameters that should decay."""
+"""Optimizer, device and precision of a run. Nothing here has been run on a GPU."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -7,23 +8,15 @@ from torch import nn
 
 from eattn.train.config import TrainConfig
 
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser of the trainable parameters: those that decay, then those that do not."""
-    groups = parameter_groups(model, config.weight_decay)
-    options: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas)}
-    if config.optimizer == "radam":
-        return torch.optim.RAdam(groups, decoupled_weight_decay=True, **options)
-    # One kernel instead of a dozen per parameter: a tenth of the time for a small model on a CPU.
-    fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
-    return torch.optim.AdamW(groups, fused=fused, **options)
+    """Make AdamW or RAdam, both with decoupled weight decay, for the trainable parameters.
 
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and the tables of embeddings, tied ones too, do not.
-
-    Decay pulls towards a map that ignores its input. A bias, a gain or a row of a table that is
-    seldom looked up has no such use for it, and would fade between its rare gradients.
+    Matrices decay; biases, norms and embedding tables (tied ones too) do not. Decay pulls towards a
+    map that ignores its input, which is of no use for a bias or a gain, and would let rarely used
+    rows of a table fade between their gradients.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
@@ -31,10 +24,37 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     tables = {
         id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)
     }
-    decays = [p.dim() >= 2 and id(p) not in tables for p in trained]
-    pairs = list(zip(trained, decays, strict=True))
-    groups = [
-        {"params": [p for p, decay in pairs if decay], "weight_decay": weight_decay},
-        {"params": [p for p, decay in pairs if not decay], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    decayed = [p for p in trained if p.dim() >= 2 and id(p) not in tables]
+    others = [p for p in trained if p.dim() < 2 or id(p) in tables]
+    pairs = ((decayed, config.weight_decay), (others, 0.0))
+    groups = [{"params": params, "weight_decay": decay} for params, decay in pairs if params]
+    options: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas)}
+    if config.optimizer == "radam":
+        return torch.optim.RAdam(groups, decoupled_weight_decay=True, **options)
+    # Fused, a step of a small model on a CPU takes a tenth of the time.
+    fused = all(p.device.type in ("cpu", "cuda") for p in trained)
+    return torch.optim.AdamW(groups, fused=fused, **options)
+
+
+def choose_device(model: nn.Module, name: str) -> torch.device:
+    """Return the device `name`; "auto" is CUDA if available for a model on the CPU."""
+    if name != "auto":
+        if torch.device(name).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device={name!r} requested, but CUDA is not available")
+        return torch.device(name)
+    current = next((p.device for p in model.parameters()), torch.device("cpu"))
+    use_cuda = current.type == "cpu" and torch.cuda.is_available()
+    return torch.device("cuda") if use_cuda else current
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """Return the dtype of autocast, or None for no autocast."""
+    if name != "auto":
+        return DTYPES.get(name)
+    if device.type != "cuda":
+        return None  # mixed precision on a CPU is slower as often as faster
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

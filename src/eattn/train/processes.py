@@ -1,17 +1,20 @@
-"""One run in several processes, as `torchrun` starts them: each takes its share of every batch.
+"""Train in several processes, started by `torchrun`: each takes its share of every batch.
 
-By default every process holds the whole model (DDP). With `fsdp` each keeps a part of every weight,
-its gradient and its optimiser state, and all have the whole only while they use it. With
-`sequence_parallel` neighbouring processes share the tokens of a batch. All of it goes together.
+By default every process holds the whole model (DDP). With `fsdp` each keeps a shard of every
+weight, its gradient and its optimizer state (FSDP2). With `sequence_parallel` neighbouring
+processes share the tokens of a batch. The three can be combined.
 """
 
+import copy
 import functools
 import gc
 import importlib
 import itertools
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,36 +25,41 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils import _pytree as pytree
 
-from eattn.distributed import DisagreementError, Shard
-from eattn.train import sharding
-from eattn.train.dataset import Batch
-from eattn.train.errors import lost
+from eattn.distributed import Shard
+from eattn.train.task import Batch
 
 T = TypeVar("T")
+# Messages of torch when the other end of a connection is gone.
+LOST = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out|socket|remote process"
+    r"|nccl.*(timeout|remote)",  # other errors of nccl are about this process
+    re.I,
+)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run, and which one this is; by default it is alone.
+    """The processes of a run and the rank of this one; by default a single process.
 
     >>> Processes().share([3, 1, 2]), Processes(1, 2).share([3, 1, 2])
     ([3, 1, 2], [1])
-    >>> Processes(1, 4, sequence=2).share([3, 1, 2])  # as process 0, with which it shares tokens
+    >>> Processes(1, 4, sequence=2).share([3, 1, 2])  # same as process 0: they share tokens
     [3, 2]
     """
 
     rank: int = 0
     count: int = 1
-    sequence: int = 1  # neighbours that share the tokens of a batch
+    sequence: int = 1  # neighbouring processes that share the tokens of a batch
     fsdp: bool = False
-    tokens: Shard | None = None  # of those neighbours, if there are any
+    shard: Shard | None = None  # of a sequence; None unless sequence > 1
 
     @classmethod
-    def here(cls) -> "Processes":
-        """Those of the `torchrun` block, or of torch's default process group, if there is one."""
-        found = _HERE.get()
+    def current(cls) -> "Processes":
+        """Return those of the `torchrun` block, or of torch's default process group, if any."""
+        found = _CURRENT.get()
         if found is not None:
             return found
         if not dist.is_available() or not dist.is_initialized():
@@ -60,53 +68,79 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and shows."""
+        """Return whether this process writes and logs."""
         return self.rank == 0
 
-    def agree(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """That these, of {what: {name: value}}, are the same in all processes; or all raise."""
-        first, *others = self.gather(facts)
-        for rank, other in enumerate(others, 1):
-            for what, values in first.items():
-                for name in values | other[what]:
-                    pair = [held[what].get(name, "none") for held in (first, other)]
-                    if pair[0] != pair[1]:
-                        raise DisagreementError(
-                            f"all processes must have the same {what}, got {name} = {pair[0]} in"
-                            f" process 0 and {pair[1]} in process {rank}"
-                        )
-
     def seed(self, seed: int) -> int:
-        """Of this process: the same dropout in all of them would not be random."""
+        """Return a seed of this process, so that dropout differs between processes."""
         if self.first:
             return seed
         return int(np.random.SeedSequence([seed, self.rank]).generate_state(1)[0])
 
     def share(self, indices: list[int]) -> list[int]:
-        """The cases of a batch that this process takes, with those it shares tokens with.
-
-        A small batch leaves none for some.
-        """
+        """Return this process's samples of a batch; a small batch may leave none."""
         return indices[self.rank // self.sequence :: self.count // self.sequence]
 
-    def shard(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """What is to be trained: the model itself, or a copy with a part of each weight here."""
-        if not self.fsdp:
-            return model.to(device)
-        return sharding.shard(model, device, init_device_mesh(device.type, (self.count,)))
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, on every rank."""
+        held = [value] * self.count
+        if self.count > 1:
+            dist.all_gather_object(held, value)
+        return held
 
-    def spread(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> Any:
-        """The loss as a function of a batch, so that all processes have one gradient."""
-        if self.count == 1 or self.fsdp:
-            return lambda batch: loss(model, batch)
-        spread = nn.parallel.DistributedDataParallel(_Loss(model, loss))  # all are now the first's
-        spread.broadcast_buffers = False  # `train` does, after the backward that may change them
-        return spread
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0, on every rank."""
+        held = [value]
+        if self.count > 1:
+            dist.broadcast_object_list(held, src=0)
+        return held[0]
 
-    def weigh(self, loss: Tensor, weight: float) -> tuple[Tensor, Tensor, float]:
-        """What to differentiate here, and the mean loss and the weight of the whole batch.
+    def on_every_rank(self, work: Callable[[], T]) -> T:
+        """Return the result of `work` on this rank; if it raises on one rank, all ranks raise."""
+        if self.count == 1:
+            return work()
+        result, error = _attempt(work)
+        for each in self.gather(error):
+            if each is not None:
+                raise error or each
+        return cast(T, result)
 
-        DDP and FSDP take the mean of the gradients; a share that counts for more must weigh more.
+    def on_first_rank(self, work: Callable[[], T]) -> T:
+        """Run `work` on rank 0 only; every rank returns its result or raises its error."""
+        if self.count == 1:
+            return work()
+        result, error = self.broadcast(_attempt(work) if self.first else (None, None))
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def evaluate(self, work: Callable[[], T]) -> T:
+        """Evaluate on rank 0 and broadcast; on every rank if weights or sequences are sharded."""
+        if self.fsdp or self.shard is not None:
+            return self.broadcast(work())
+        return self.on_first_rank(work)
+
+    def distribute(
+        self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any], device: torch.device
+    ) -> tuple[nn.Module, Callable[[Batch], Any]]:
+        """Return the model to train, and its loss as a function of a batch.
+
+        All ranks start with the weights of rank 0. With FSDP the model is a sharded copy.
+        """
+        if self.fsdp:
+            model = _shard(model, device, init_device_mesh(device.type, (self.count,)))
+        else:
+            model = model.to(device)
+        if self.fsdp or self.count == 1:
+            return model, lambda batch: loss(model, batch)
+        ddp = nn.parallel.DistributedDataParallel(_Loss(model, loss))
+        ddp.broadcast_buffers = False  # `train` does so after the backward, which may change them
+        return model, ddp
+
+    def average(self, loss: Tensor, weight: float) -> tuple[Tensor, Tensor, float]:
+        """Return the loss to differentiate on this rank, and the batch's mean loss and weight.
+
+        DDP and FSDP average gradients over ranks, so a share of greater weight is scaled up.
         """
         if self.count == 1:
             return loss, loss.detach(), weight
@@ -115,64 +149,29 @@ class Processes:
         sums[0] *= value
         dist.all_reduce(sums)
         total = float(sums[1])
-        if not total:  # nothing counts, so nothing is learnt
+        if not total:
             return loss * 0.0, sums[0], total
         return loss * (self.count * weight / total), sums[0] / total, total
 
-    def tell(self, value: Any) -> Any:
-        """What the first process has."""
-        if self.count == 1:
-            return value
-        held = [value]
-        dist.broadcast_object_list(held, src=0)
-        return held[0]
-
-    def gather(self, value: Any) -> Sequence[Any]:
-        """What every process has, in all of them."""
-        held: list[Any] = [value] * self.count
-        if self.count > 1:
-            dist.all_gather_object(held, value)
-        return held
-
-    def together(self, work: Callable[[], T]) -> T:
-        """What `work` gives here; if it raises in any process, all of them raise that."""
-        found, wrong = None, None
-        try:
-            found = work()
-        except Exception as error:
-            wrong = error
-        sent = None if wrong is None else _sendable(wrong)
-        told = next((error for error in self.gather(sent) if error is not None), None)
-        if told is not None:
-            raise wrong or told
-        return cast(T, found)
-
-    def once(self, work: Callable[[], T]) -> T:
-        """What `work` gives in the first process, or raises there, in all of them."""
-        return cast(T, self.tell(self.together(lambda: work() if self.first else None)))
-
-    def judge(self, evaluate: Callable[[], T]) -> T:
-        """What the first process finds, in all of them; all evaluate where none could alone."""
-        if self.fsdp or self.sequence > 1:
-            return cast(T, self.tell(evaluate()))
-        return self.once(evaluate)
-
 
 _BLOCKS = itertools.count()
-_HERE: ContextVar[Processes | None] = ContextVar("processes", default=None)
+_CURRENT: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
 
-def _sendable(error: Exception) -> Exception:
-    """It, or where it cannot be sent to another process, one that says as much."""
+def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Return the result and the error of `work`; one that cannot be sent becomes a RuntimeError."""
     try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # of whatever kind it is made of
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        return work(), None
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # pickling runs code of the error's class
+            return None, RuntimeError(f"{type(error).__name__}: {error}")
+        return None, error
 
 
 class _Loss(nn.Module):
-    """A loss as a module: whatever it calls of the model, DDP sees one forward."""
+    """A loss as a module, so that DDP sees one forward whatever the loss calls."""
 
     def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> None:
         super().__init__()
@@ -182,38 +181,157 @@ class _Loss(nn.Module):
         return self.loss(self.model, batch)
 
 
+# ---- sharded weights (FSDP2) ---------------------------------------------------------------------
+
+
+def _shard(model: nn.Module, device: torch.device, mesh: DeviceMesh) -> nn.Module:
+    """Return a copy of rank 0's model with a shard of every weight on this rank.
+
+    A module with the attribute `fsdp_methods` is a unit: it is gathered while one of these methods
+    or its forward runs. All other weights are gathered from the forward to the backward.
+    """
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    model = copy.deepcopy(model)
+    units = [m for m in model.modules() if hasattr(m, "fsdp_methods")]
+    for unit in [*units, model]:  # one by one: the device never holds the whole model
+        for tensor in _unsharded(unit):
+            tensor.data = tensor.data.to(device)
+        broadcast_tensors(unit)
+        fully_shard(unit, mesh=mesh)
+    for unit in units:
+        for method in cast(Any, unit).fsdp_methods:
+            register_fsdp_forward_method(unit, method)
+    return model
+
+
+def _unsharded(model: nn.Module, *, parameters: bool = True) -> list[Tensor]:
+    held = [*(model.parameters() if parameters else ()), *model.buffers()]
+    return [tensor for tensor in held if not hasattr(tensor, "full_tensor")]
+
+
+def broadcast_tensors(model: nn.Module, *, parameters: bool = True) -> None:
+    """Give all ranks the unsharded parameters and buffers of rank 0, or its buffers alone."""
+    for tensor in _unsharded(model, parameters=parameters):
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free gathered weights; a forward without a backward keeps the outermost ones."""
+    for module in model.modules():
+        if callable(reshard := getattr(module, "reshard", None)):
+            reshard()
+
+
+def gather_shards(tree: Any, *, keep: bool = True) -> Any:
+    """Replace sharded tensors by whole ones on the CPU, or by None unless `keep`.
+
+    Every rank must call this, also those that do not need the result.
+    """
+
+    def gather(x: Any) -> Any:
+        if not hasattr(x, "full_tensor"):
+            return x
+        full = x.full_tensor()
+        return full.cpu() if keep else None
+
+    return pytree.tree_map_only(Tensor, gather, tree)
+
+
+def shard_like(full: Any, like: Any) -> Any:
+    """Shard a whole tensor as `like` is; return any other value as it is."""
+    if not isinstance(full, Tensor) or not hasattr(like, "full_tensor") or full.shape != like.shape:
+        return full
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements)
+
+
+def shard_weights(full: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Shard a state dict of whole tensors as the model's own is."""
+    like = model.state_dict()
+    return {name: shard_like(x, like.get(name)) for name, x in full.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load a state dict of whole tensors into an optimizer whose parameters may be sharded."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        number: {key: shard_like(x, params[number]) for key, x in held.items()}
+        for number, held in saved["state"].items()
+    }
+    optimizer.load_state_dict({**saved, "state": state})
+
+
+@torch.no_grad()
+def copy_weights(model: nn.Module, to: nn.Module) -> None:
+    """Copy the weights of a sharded model to the model that it is a copy of."""
+    target = to.state_dict()
+    for name, x in model.state_dict().items():
+        if isinstance(x, Tensor):  # one by one: the device never holds the whole model
+            target[name].copy_(gather_shards(x))
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore harmless warnings of torch.
+
+    FSDP2 warns about views, which are not modified here. DDP warns about gradients whose strides
+    differ from those of the weight, even if only along an axis of length 1.
+    """
+    with warnings.catch_warnings():
+        for message in ("FSDP2-wrapped module", "Grad strides do not match bucket view strides"):
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+        yield
+
+
+# ---- process group -------------------------------------------------------------------------------
+
+
 @contextmanager
 def torchrun(
     *, fsdp: bool = False, sequence_parallel: int = 1, timeout: timedelta | None = None
 ) -> Iterator[Processes]:
-    """A block in which `train` shares its work, where torchrun started more than one process.
+    """Share the work of `train` inside the block between the processes that torchrun started.
 
-    With `fsdp` each trains a part of every weight; with `sequence_parallel` so many share the
-    tokens of a batch. On a CPU processes talk by gloo, on cards by nccl, one for each process,
-    which has not been run. If one is lost, the others raise a ConnectionError. `timeout` is how
-    long they wait for what one does alone; by default torch's, 30 minutes.
+    Processes communicate by gloo on CPUs and by nccl on GPUs, one GPU per process; nccl has not
+    been run.
+
+    Parameters
+    ----------
+    fsdp : bool, default False
+        Shard every weight over the processes.
+    sequence_parallel : int, default 1
+        Number of processes that share the tokens of a batch.
+    timeout : timedelta, optional
+        How long to wait for another process; by default torch's 30 minutes.
+
+    Raises
+    ------
+    ConnectionError
+        If another process is lost.
     """
     own = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if own:
-        _meet(timeout)
+        _open(timeout)
     try:
-        processes = _arranged(fsdp, sequence_parallel)
-        token = _HERE.set(processes)
+        processes = _arrange(fsdp, sequence_parallel)
+        token = _CURRENT.set(processes)
         try:
             yield processes
         except RuntimeError as error:
-            if processes.count > 1 and lost(error):
+            if processes.count > 1 and LOST.search(str(error)):
                 reason = str(error).strip().partition("\n")[0]
                 raise ConnectionError(
                     f"process {processes.rank} of {processes.count} lost another one, which was"
-                    f" killed or could not be reached ({reason}); the same command goes on from"
+                    f" killed or could not be reached ({reason}); the same command resumes from"
                     " the last checkpoint, if there is one"
                 ) from error
             raise
         finally:
-            _HERE.reset(token)
+            _CURRENT.reset(token)
     except BaseException:
-        # With gloo this wakes the others. nccl may wait for them here, and they for this process.
+        # With gloo this wakes the others. nccl might wait for them here, and they for this process.
         if own and "nccl" not in dist.get_backend_config():
             _close(fsdp)
         raise
@@ -235,30 +353,30 @@ def _close(fsdp: bool) -> None:
     gc.collect()
 
 
-def _meet(timeout: timedelta | None) -> None:
-    """Make the default process group of what torchrun started."""
+def _open(timeout: timedelta | None) -> None:
+    """Make the default process group of the processes that torchrun started."""
     # Imported after the group exists, as DDP does, its default arguments would refer to the group.
     importlib.import_module("torch.distributed.nn")
     number = int(os.environ["LOCAL_RANK"])
     if number < torch.cuda.device_count():
         torch.cuda.set_device(number)
     store, rank, count = _rendezvous()
-    # A second block would read what the first left in the store, and wait for addresses of old.
+    # Without a prefix a second block would read the addresses that the first left in the store.
     store = dist.PrefixStore(f"block {next(_BLOCKS)}", store)
-    # A run may be on the CPU where there are cards, too.
+    # A run may use the CPU on a machine with GPUs, too.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
 
 
 @functools.cache
 def _rendezvous() -> tuple[dist.Store, int, int]:
-    """Where all processes meet, which they do but once."""
+    """Return torchrun's store, rank and count; it can be asked only once."""
     found: tuple[dist.Store, int, int] = next(dist.rendezvous("env://"))
     return found
 
 
-def _arranged(fsdp: bool, sequence: int) -> Processes:
-    """The processes of the default group, in a mesh of [data, sequence]."""
+def _arrange(fsdp: bool, sequence: int) -> Processes:
+    """Arrange the processes of the default group in a mesh of [data, sequence]."""
     started = dist.is_available() and dist.is_initialized()
     rank, count = (dist.get_rank(), dist.get_world_size()) if started else (0, 1)
     if sequence < 1 or count % sequence:
@@ -266,14 +384,11 @@ def _arranged(fsdp: bool, sequence: int) -> Processes:
             f"sequence_parallel must divide the number of processes, {count}, got {sequence}:"
             f" torchrun --nproc-per-node {max(2, sequence)} starts more"
         )
-    tokens = None
+    shard = None
     if sequence > 1:
+        # A device type of the default group, so that its subgroups support the same devices.
+        device = "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
         names = ("data", "sequence")
-        mesh = init_device_mesh(_device_type(), (count // sequence, sequence), mesh_dim_names=names)
-        tokens = Shard(mesh["sequence"].get_group(), check=False)  # one program runs on all ranks
-    return Processes(rank, count, sequence, fsdp and count > 1, tokens)
-
-
-def _device_type() -> str:
-    """One that the default group can talk on: its parts then can on all that it can."""
-    return "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
+        mesh = init_device_mesh(device, (count // sequence, sequence), mesh_dim_names=names)
+        shard = Shard(mesh["sequence"].get_group(), check=False)  # all ranks run one program
+    return Processes(rank, count, sequence, fsdp and count > 1, shard)

@@ -1,7 +1,7 @@
-"""Random numbers: seeded for a run, saved with it, and the caller's own left as they were.
+"""Random numbers: seed them, save and restore them, and leave the caller's untouched.
 
-Those of Python, of NumPy's global generator, and of torch on the CPU and on every CUDA device in
-use. The CUDA part has not been run on a card.
+Covers the global generators of Python, NumPy and torch, on the CPU and on the CUDA devices in use.
+The CUDA part has not been run.
 """
 
 import random
@@ -14,7 +14,7 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's global generators, 0 <= seed < 2**32."""
+    """Seed the global generators of Python, NumPy and torch, 0 <= seed < 2**32."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -22,7 +22,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def isolated(seed: int | None = None) -> Iterator[None]:
-    """A block whose random numbers, seeded if there is a seed, change nothing for what follows.
+    """Restore all generators after the block; seed them at its start if `seed` is given.
 
     >>> with isolated(seed=0):
     ...     first = torch.rand(3)
@@ -39,19 +39,19 @@ def isolated(seed: int | None = None) -> Iterator[None]:
 
 
 def rng_state() -> dict[str, Any]:
-    """Where all generators stand, in tensors and plain values."""
+    """Return the state of all generators in tensors and plain values."""
     _, keys, position, has_gauss, gauss = np.random.get_state()
     return {
         "python": random.getstate(),
         "numpy": (torch.from_numpy(np.asarray(keys, np.int64)), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),
-        # Asking an idle CUDA would wake it, and take memory on every card.
+        # An idle CUDA is not asked: that would initialize it and take memory on every GPU.
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put all generators where they stood."""
+    """Restore the state of all generators."""
     random.setstate(state["python"])
     keys, *rest = state["numpy"]
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))

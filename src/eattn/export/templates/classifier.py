@@ -6,7 +6,7 @@ from graphs import ABOUT, array, open_graph
 
 
 def scale(series):
-    """Turn a series [channels][length], with NaN for missing values, into samples."""
+    """Scale a series [channels][length] with NaN for missing values; return [length][inputs]."""
     samples = []
     for values in zip(*series, strict=True):
         row = []
@@ -20,7 +20,7 @@ def scale(series):
 
 
 def probabilities(many):
-    """Return the probability of each class for many series of up to ABOUT["longest"] samples."""
+    """Return the class probabilities of series with up to ABOUT["longest"] time points."""
     rows = [scale(series) for series in many]
     length = max(ABOUT["graphs"]["sequence"]["shortest"], *map(len, rows))
     padding = [0.0] * len(rows[0][0])
@@ -35,7 +35,7 @@ def probabilities(many):
 
 
 if __name__ == "__main__":
-    # Sine waves of two lengths around the mean of each channel: replace them by your own series.
+    # Example: sine waves of two lengths. Replace them with your own series.
     sizes = [ABOUT["longest"], max(1, ABOUT["longest"] // 2)]
     channels = list(zip(ABOUT["mean"], ABOUT["std"], strict=True))
     waves = [[[m + s * math.sin(i / 3) for i in range(n)] for m, s in channels] for n in sizes]

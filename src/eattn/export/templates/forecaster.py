@@ -7,7 +7,7 @@ from graphs import ABOUT, array, open_graph
 
 
 def forecast(values, times, series):
-    """Return the values that follow `values`, at the remaining `times` of one of the series."""
+    """Forecast the values after `values`, at the remaining `times`, for one of the series."""
     mean, std = series["mean"], series["std"]
     roll_out = roll_out_steps if "step" in ABOUT["graphs"] else roll_out_whole
     found = roll_out([(value - mean) / std for value in values], times)
@@ -15,7 +15,7 @@ def forecast(values, times, series):
 
 
 def roll_out_steps(values, times):
-    """Read all values at once, then take one step per forecast with a state of fixed size."""
+    """Read all values at once, then take one step per forecast."""
     out, step = open_graph("sequence")(sequence_inputs(values, times)), open_graph("step")
     found = [out["expected"][0, -1, 0].item()]
     for i in range(len(values), len(times) - 1):
@@ -29,7 +29,7 @@ def roll_out_steps(values, times):
 
 
 def roll_out_whole(values, times):
-    """Read all values again for each forecast, as this model has no state of fixed size."""
+    """Read all values again for each forecast, because this model has no step."""
     sequence, known = open_graph("sequence"), list(values)
     while len(known) < len(times):
         known.append(sequence(sequence_inputs(known, times))["expected"][0, -1, 0].item())
@@ -57,7 +57,7 @@ def calendar(times):
 
 
 if __name__ == "__main__":
-    # A sine wave on the scale of the first series: replace it by your own values and times.
+    # Example: a sine wave on the scale of the first series. Replace it with your own values.
     series, known, times = ABOUT["series"][0], ABOUT["example"]["values"], ABOUT["example"]["times"]
     wave = [series["mean"] + series["std"] * math.sin(i / 3) for i in range(known)]
     for time, value in zip(times[known:], forecast(wave, times, series), strict=True):

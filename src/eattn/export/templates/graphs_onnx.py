@@ -11,7 +11,7 @@ ABOUT = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
 
 
 def open_graph(name):
-    """Return the graph `name` as a function from arrays by name to arrays by name."""
+    """Return a function that runs the graph `name` on a dict of arrays."""
     graph = ABOUT["graphs"][name]
     session = onnxruntime.InferenceSession(HERE / graph["file"])
     outputs = [port["name"] for port in graph["outputs"]]

@@ -10,7 +10,7 @@ ABOUT = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
 
 
 def open_graph(name):
-    """Return the graph `name` as a function from tensors by name to tensors by name."""
+    """Return a function that runs the graph `name` on a dict of tensors."""
     graph = ABOUT["graphs"][name]
     program = torch.export.load(HERE / graph["file"]).module()
     outputs = [port["name"] for port in graph["outputs"]]

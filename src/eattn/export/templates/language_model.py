@@ -6,7 +6,7 @@ from graphs import ABOUT, HERE, array, open_graph
 
 
 def generate_steps(prompt, count):
-    """Read the prompt at once, then take one step per token with a state of fixed size."""
+    """Read the prompt at once, then take one step per token."""
     out, step = open_graph("sequence")(sequence_inputs(prompt)), open_graph("step")
     found = [out["logits"][0, -1].argmax().item()]  # greedy
     while len(found) < count and found[-1] not in ABOUT["eos_token_ids"]:
@@ -18,7 +18,7 @@ def generate_steps(prompt, count):
 
 
 def generate_whole(prompt, count):
-    """Read all tokens again for each new one, as this model has no state of fixed size."""
+    """Read all tokens again for each new token, because this model has no step."""
     sequence, found = open_graph("sequence"), []
     while len(found) < count and (not found or found[-1] not in ABOUT["eos_token_ids"]):
         logits = sequence(sequence_inputs(prompt + found))["logits"]
@@ -32,7 +32,7 @@ def sequence_inputs(ids):
 
 
 def text(ids):
-    """Decode tokens with tokens.json, which spells their bytes; without it, list their ids."""
+    """Decode tokens with the bytes in tokens.json; without that file, list their ids."""
     if not (HERE / "tokens.json").exists():
         return " ".join(map(str, ids))
     tokens = json.loads((HERE / "tokens.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def text(ids):
 
 
 if __name__ == "__main__":
-    # Replace the prompt by your own tokens; `tokenizers` reads tokenizer.json, if there is one.
+    # Replace the prompt with your own tokens, which `tokenizers` and tokenizer.json encode.
     prompt = ABOUT["example"]["input_ids"]
     generate = generate_steps if "step" in ABOUT["graphs"] else generate_whole
     print(text(prompt + generate(prompt, ABOUT["example"]["tokens"])))

@@ -1,4 +1,4 @@
-// The C ABI: picks the kernels for an ISA and an accumulation type.
+// The C ABI: selects the kernels for an ISA and an accumulation type.
 #include <cstddef>
 
 #include "args.h"
@@ -52,8 +52,8 @@ const Isa kIsas[] = {
 };
 constexpr int kIsaCount = sizeof(kIsas) / sizeof(kIsas[0]);
 
-// The OpenMP runtime does not survive fork(): a child's parallel region would wait for threads that
-// only its parent has. So a forked child works alone.
+// The OpenMP runtime does not survive fork(): a parallel region in the child would wait for threads
+// that exist only in the parent. A forked child therefore uses one thread.
 bool forked = false;
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -65,7 +65,7 @@ size_t bytes_of(const EattnArgs &a, int64_t length) {
   return size_t(a.B) * size_t(length) * size_t(a.D) * size;
 }
 
-EattnArgs alone_if_forked(const EattnArgs *args) {
+EattnArgs single_thread_if_forked(const EattnArgs *args) {
   EattnArgs a = *args;
   if (forked || a.threads < 1) a.threads = 1;
   return a;
@@ -73,10 +73,10 @@ EattnArgs alone_if_forked(const EattnArgs *args) {
 
 }  // namespace
 
-// Increase when EattnArgs changes: Python then refuses a stale library instead of misreading it.
+// Increment when EattnArgs changes, so that Python rejects an outdated library.
 EATTN_API int eattn_abi() { return 3; }
 
-// Python checks its own list of fields against this.
+// Python compares this with the size of its own list of fields.
 EATTN_API int eattn_args_size() { return int(sizeof(EattnArgs)); }
 
 EATTN_API int eattn_openmp() {
@@ -94,13 +94,13 @@ EATTN_API const char *eattn_isa_name(int i) { return i < kIsaCount ? kIsas[i].na
 EATTN_API int eattn_isa_runs(int i) { return kIsas[i].runs(); }
 
 EATTN_API void eattn_forward(const EattnArgs *args, int isa, int is_double) {
-  const EattnArgs a = alone_if_forked(args);
+  const EattnArgs a = single_thread_if_forked(args);
   prefer_huge_pages(a.y.data, bytes_of(a, a.Lq));
   kIsas[isa].forward[is_double](&a);
 }
 
 EATTN_API void eattn_backward(const EattnArgs *args, int isa, int is_double) {
-  const EattnArgs a = alone_if_forked(args);
+  const EattnArgs a = single_thread_if_forked(args);
   prefer_huge_pages(a.dq.data, bytes_of(a, a.Lq));
   prefer_huge_pages(a.dk.data, bytes_of(a, a.Lk));
   prefer_huge_pages(a.dv.data, bytes_of(a, a.Lk));

@@ -1,9 +1,9 @@
-// Arguments of the kernels: a plain struct of 64-bit fields. ops/native.py lists the same names in
+// Arguments of the kernels: a plain struct of 64-bit fields. ops/native.py lists the same fields in
 // the same order.
 #pragma once
 #include <cstdint>
 
-// A [B, L, D] tensor with strides in elements; data == nullptr means absent.
+// A [B, L, D] tensor with strides in elements; data is nullptr if the tensor is missing.
 struct EattnView {
   void *data;
   int64_t sb, sl, sd;
@@ -20,10 +20,10 @@ struct EattnArgs {
   const void *gs, *gz;             // gradients of the final state, or nullptr
   void *ds, *dz;                   // gradients of the initial state, or nullptr
   void *saved;                     // checkpoints, see io.h; or nullptr
-  int64_t B, Lq, Lk, D, R;         // R sequences: B of them, or the packed ones
+  int64_t B, Lq, Lk, D, R;         // R: number of sequences, B or the packed ones
   int64_t terms, causal, io, threads;
-  double radius;                   // of the quadrature's grid; 0 for Taylor
+  double radius;                   // half-width of the quadrature's grid; 0 for Taylor
 };
 
-// io: the inputs' type.
+// Values of io, the type of the inputs.
 enum { EATTN_F32 = 0, EATTN_F64 = 1, EATTN_BF16 = 2, EATTN_F16 = 3 };

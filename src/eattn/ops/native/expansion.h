@@ -1,34 +1,36 @@
-// An expansion names the features of q and k. The scan (scan.h) knows only this
-// interface, and that the kernel is symmetric, K(x, p) = sum_n f_n(x) c_n f_n(p), so that the
-// backward is the same scan with q and k exchanged:
-//   kTerms          how many functions there are
-//   c(n)            their coefficients
-//   key(k), query(q)  all that is needed of a token, a Point; kPrepares if that takes exponentials
-//   magnitude(k)    its running minimum is the shift: sums are relative to the largest weight so far
-//   weight(k, m)    what a key is multiplied by at shift m, beside the functions
-//   slope(k)        d/dk log of that and of all the functions' common factor
-//   kLift           a power of two that the backward's sums are kept times
-//   min_den(gy)     a smaller den comes from keys too far away to have a gradient
-//   add, add_scaled f_n at a key, at a query, join the sums
-//   read            sum_n c_n f_n(p) s_n, and its derivative without that of the common factor
+// An expansion defines the features of q and k. The scan (scan.h) uses only the interface below.
+// The kernel is symmetric, K(x, p) = sum_n f_n(x) c_n f_n(p), so that the backward is the same scan
+// with q and k exchanged.
+//   kTerms            number of features
+//   c(n)              coefficients
+//   key(k), query(q)  Point of a token, from which features are computed
+//   kPrepares         whether making a Point takes exponentials
+//   magnitude(k)      per-key magnitude whose running minimum is the shift
+//   weight(k, m)      factor of a key's features at shift m
+//   slope(k)          d/dk log of the weight and of the features' common factor
+//   kLift             power of two that multiplies the sums of the backward
+//   min_den(gy)       below this den all keys are too far away to have a gradient
+//   add, add_scaled   add the features of a key, of a query, to the sums
+//   read              sum_n c_n f_n(p) s_n, and its derivative with the common factor held constant
 #pragma once
 #include "simd.h"
 
 namespace {
 
-// For each power or node n, the sum with v and the sum without (Eq. 12, Eq. 13).
+// For each power or node n, the sum with v and the sum without v (Eq. 12, Eq. 13).
 template <int N> struct Sums {
   V s[N], z[N];
 };
 
-// Value and derivative of S(p) = sum_n c_n f_n(p) s_n, and of Z(p) alike. A scaled reading is times
-// r^order (derivatives: with respect to p r), where r is 1 unless |p| is large; r cancels in S / Z.
+// Values and derivatives of S(p) = sum_n c_n f_n(p) s_n and Z(p) = sum_n c_n f_n(p) z_n. A scaled
+// reading is multiplied by r^order (and derivatives are with respect to p r). r is 1 unless |p| is
+// large, and cancels in S / Z.
 struct Reading {
   V s, z, ds, dz, r;
 };
 
-// f(0), ..., f(N - 1). Many terms do not fit into the registers anyway: then a loop is as good, and
-// compiles in a fraction of the time.
+// Call f(0), ..., f(N - 1). Many terms do not fit in registers; then a loop is as fast and compiles
+// in a fraction of the time.
 template <int N, class F> INLINE void each_term(F f) {
   if constexpr (N <= 17) unroll<N>(f);
   else

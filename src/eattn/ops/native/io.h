@@ -1,5 +1,4 @@
-// Move tiles and states between tensors and the kernels: any type, any strides, any number of
-// channels.
+// Load and store tiles and states, for any type, any strides and any number of channels.
 #pragma once
 #include "args.h"
 #include "scan.h"
@@ -26,7 +25,7 @@ INLINE float from_f16(uint16_t h) {
   const uint32_t magnitude = uint32_t(h & 0x7fff) << 13;
   float f;
   memcpy(&f, &magnitude, 4);
-  f *= 0x1p112f;  // rebias the exponent; exact, subnormals included
+  f *= 0x1p112f;  // rebias the exponent; this is exact, also for subnormals
   uint32_t u;
   memcpy(&u, &f, 4);
   u = (h & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000 : u;
@@ -42,10 +41,10 @@ INLINE uint16_t to_f16(float f) {
   u &= 0x7fffffff;
   if (u > 0x7f800000) return sign | 0x7e00;
   if (u >= 0x477ff000) return sign | 0x7c00;  // 65520 and above round to infinity
-  if (u < 0x38800000) {                       // subnormal: let the adder do the rounding
+  if (u < 0x38800000) {                       // subnormal: the addition below rounds
     float a;
     memcpy(&a, &u, 4);
-    a += 0.5f;  // ulp of 0.5 is 2^-24, the half's own step here
+    a += 0.5f;  // one ulp of 0.5f is 2^-24, the spacing of subnormal halves
     memcpy(&u, &a, 4);
     return sign | uint16_t(u - 0x3f000000);
   }
@@ -82,7 +81,7 @@ INLINE void unpack(T *to, int64_t sl, int64_t sd, const Real *from, int rows, in
   }
 }
 
-// Calls f with a pointer of the tensor's own type.
+// Call f with a pointer of the tensor's type.
 template <class F> INLINE void typed(int io, void *p, F f) {
   switch (io) {
     case EATTN_F32: return f((float *)p);
@@ -92,22 +91,22 @@ template <class F> INLINE void typed(int io, void *p, F f) {
   }
 }
 
-// Where a tile of one tensor, for one block of channels, begins.
+// Position and size of a tile of one tensor, for one block of channels.
 struct Window {
   const EattnView &x;
   int io;
   int64_t b, l, d;
   int rows, lanes;
 
-  // The tensor itself can be walked: no conversion, no tail of channels, no gaps.
+  // Whether the tensor can be read in place: no conversion, a full block of adjacent channels.
   INLINE bool direct() const { return io == kIoSame && x.sd == 1 && lanes == kLanes; }
   INLINE int64_t offset() const { return b * x.sb + l * x.sl + d * x.sd; }
 };
 
 using Tile = Real[kTile * kLanes];
 
-// Out of line: they would be repeated in every kernel. A full block with no gaps is told apart, so
-// that the loops over its lanes become vectors.
+// Not inlined, to keep the kernels small. Full blocks of adjacent channels are a separate case, in
+// which the compiler vectorises the loops over lanes.
 __attribute__((noinline)) void pack(Real *to, const Window &w) {
   typed(w.io, w.x.data, [&](auto *p) {
     if (w.lanes == kLanes && w.x.sd == 1) pack(to, p + w.offset(), w.x.sl, 1, w.rows, kLanes);
@@ -121,15 +120,15 @@ __attribute__((noinline)) void unpack(const Real *from, const Window &w) {
   });
 }
 
-// The rows of a tile. Copy it into a local before a loop: in an Input or Output, whose address is
-// known elsewhere, it would be fetched from memory for every token.
+// Rows of a tile. Copy it to a local variable before a loop: as a member of an Input or Output,
+// whose address escapes, it would be reloaded for every token.
 template <class T> struct Rows {
   T *data;
   int64_t stride;
   INLINE V operator[](int t) const { return load(data + t * stride); }
 };
 
-// A tile to be read, from the tensor itself or from a packed copy.
+// A tile to read: in place, or a packed copy.
 struct Input {
   alignas(64) Tile packed;
   Rows<const Real> rows;
@@ -140,7 +139,7 @@ struct Input {
   }
 };
 
-// Outputs of this size go past the cache: nobody reads them from it again.
+// Outputs of at least this size bypass the cache, which could not hold them until they are read.
 constexpr int64_t kStreamBytes = 8 << 20;
 
 struct Sink : Rows<Real> {
@@ -151,7 +150,7 @@ struct Sink : Rows<Real> {
   }
 };
 
-// A tile to be written; it is in the tensor when this goes out of scope.
+// A tile to write; it is complete in the tensor when this object goes out of scope.
 struct Output {
   alignas(64) Tile packed;
   Window w;
@@ -182,9 +181,9 @@ INLINE void store_lanes(Real *p, V x, int lanes) {
   for (int i = 0; i < lanes; ++i) p[i] = x[i];
 }
 
-// ---- where work happens ------------------------------------------------------------------------
+// ---- sequences, channels and tiles -------------------------------------------------------------
 
-// One sequence: its batch row, first query and key, how many of each, and its first checkpoint.
+// A sequence: index, batch row, first query and number, first key and number, first checkpoint.
 struct Sequence {
   int64_t index, row, q, lq, k, lk, slot;
 };
@@ -195,7 +194,7 @@ INLINE Sequence sequence(const EattnArgs &a, int64_t r) {
   return {r, 0, begin, length, begin, length, begin / kCheckpoint + r};
 }
 
-// One block of channels of one sequence.
+// A block of channels of a sequence.
 struct Channels {
   const EattnArgs &a;
   const Sequence &g;
@@ -208,7 +207,7 @@ struct Channels {
   }
 };
 
-// A tile of it, beginning at token t.
+// A tile of a block, beginning at token t.
 struct Spot : Channels {
   int64_t t;
   int rows;
@@ -231,13 +230,13 @@ struct Spot : Channels {
 
 // ---- states ------------------------------------------------------------------------------------
 
-// The caller's initial and final states, and the checkpoints of the forward.
+// Loads and stores of initial and final states, and of the forward's checkpoints.
 template <class E> struct StateIo {
   static constexpr int N = E::kTerms;
   using Sums = ::Sums<N>;
   using B = Block<E>;
 
-  // Row r of tensors laid out [R, N, D].
+  // Load row r of tensors [R, N, D].
   static INLINE Sums load_sums(const void *s, const void *z, int64_t r, const Channels &c) {
     Sums t;
     for (int n = 0; n < N; ++n) {
@@ -287,7 +286,7 @@ template <class E> struct StateIo {
     b.prefix = load_sums(at, at + N * c.a.D, 0, c);
   }
 
-  // The backward's sums begin with the gradient of the final state, at the final shift...
+  // The reverse sums start with the gradient of the final state, at the final shift.
   static void start_reverse(const E &e, const Channels &c, B &b) {
     start(b, load_shift(c.a.m1, c));
     if (!c.a.gs) return;
@@ -297,7 +296,7 @@ template <class E> struct StateIo {
       b.prefix.s[n] = -g.z[n] * (E::kLift / e.c(n));
     }
   }
-  // ... and end as the gradient of the initial one.
+  // At the end, the reverse sums are the gradient of the initial state.
   static void finish_reverse(const E &e, const Channels &c, const B &b) {
     if (!c.a.ds) return;
     Sums t = weighted(e, total(b)), g;

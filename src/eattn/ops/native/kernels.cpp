@@ -1,16 +1,16 @@
 // Element-wise attention as a series, forward and backward, for one ISA and one accumulation type.
-// Compiled once per (EATTN_ISA, EATTN_REAL); api.cpp picks among the results at run time. Nothing
-// here may have external linkage but the two entry points: an inline function shared with another
-// translation unit could be kept in the version this machine cannot run.
+// This file is compiled once per (EATTN_ISA, EATTN_REAL); api.cpp selects a version at run time.
+// Only the two entry points may have external linkage: if inline functions were shared between
+// translation units, the linker might keep a version that this CPU cannot run.
 //
-// This file splits the work: into (sequence, group of channel blocks) and, when those are too few
-// for the threads, along time. The split never changes a bit of the result (see scan.h).
+// The work is split into (sequence, group of channel blocks) and, if these are fewer than
+// the threads, along time. The split does not change any bit of the result (see scan.h).
 #include "memory.h"
 #include "tiles.h"
 
 namespace {
 
-// Runs all tasks; the calling thread does `first` before it joins in.
+// Run all tasks; the calling thread runs `first` before its share of the tasks.
 template <class First, class F> void parallel(int64_t tasks, int threads, First first, F task) {
   if (threads > tasks) threads = int(tasks);
 #ifdef _OPENMP
@@ -32,8 +32,8 @@ template <class F> void parallel(int64_t tasks, int threads, F task) {
   parallel(tasks, threads, [] {}, task);
 }
 
-// Has the system provide fresh memory for an output: tokens [begin, end). New pages are cheapest on
-// the calling thread's core, where old ones were just freed.
+// Populate the memory of an output, tokens [begin, end). This is fastest on the calling thread's
+// core, where pages were freed recently.
 void prepare(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t end) {
   const int64_t size = io == EATTN_F64 ? 8 : io == EATTN_F32 ? 4 : 2;
   char *data = (char *)x.data + (row * x.sb + begin * x.sl) * size;
@@ -48,7 +48,7 @@ struct Group {
   int64_t first, count;
 };
 
-// How the work is split. Groups are wide, so that a row is read in long runs.
+// Split of the work. Groups are wide, so that long runs of a row are read.
 struct Plan {
   static constexpr int64_t kWidest = 32;
   int threads;
@@ -57,7 +57,7 @@ struct Plan {
 
   explicit Plan(const EattnArgs &a) {
     blocks = ceil_div(a.D, kLanes);
-    // Below this a thread costs more than it brings.
+    // With less work than this, another thread costs more time than it saves.
     constexpr double kWorthAThread = 1 << 17;
     const double work = double(a.B) * double(a.Lq + a.Lk) * double(a.D) * (a.terms + 3);
     threads = work < kWorthAThread * double(a.threads) ? 1 + int(work / kWorthAThread)
@@ -73,20 +73,22 @@ struct Plan {
     return {begin, blocks * (i + 1) / groups - begin};
   }
   INLINE Group all() const { return {0, blocks}; }
-  // How many tokens' memory the calling thread sees to while the others work: about what takes
-  // it as long as them.
+  // Number of tokens whose memory the calling thread populates while the other threads compute;
+  // chosen so that both take about the same time.
   INLINE int64_t callers_share(int64_t length) const {
     return smaller(length, 2 * length / threads);
   }
 };
 
-// A sequence split over time into chunks, and into one run of chunks per thread.
+// Split of a sequence over time into chunks, with one run of chunks per thread.
 struct TimeSplit {
   int64_t length, chunks, runs;
   TimeSplit(int64_t tokens, int threads)
       : length(tokens), chunks(ceil_div(tokens, kChunk)), runs(smaller(threads, chunks)) {}
-  INLINE int64_t first(int64_t run) const { return chunks * run / runs; }  // chunk of a run
-  INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }  // token
+  // First chunk of a run.
+  INLINE int64_t first(int64_t run) const { return chunks * run / runs; }
+  // First token of a chunk, which is the end of the chunk before.
+  INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }
 };
 
 template <class E> struct Series {
@@ -95,7 +97,7 @@ template <class E> struct Series {
   using Io = StateIo<E>;
   using T = Tiles<E>;
 
-  // Calls f(spot, i) for every tile of tokens [begin, end) and every block of the group in turn.
+  // Call f(spot, i) for every tile of tokens [begin, end) and every block of the group.
   template <class F>
   static INLINE void each(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                           int64_t end, F f) {
@@ -137,15 +139,15 @@ template <class E> struct Series {
     });
   }
 
-  // Each thread takes one run of chunks. To know where it begins, the chunks before it are summed
-  // first; those sums begin at the shift the walk itself will have there, so the bits agree.
+  // Each thread takes one run of chunks. The chunks before it are summed first, to get its initial
+  // sums. They are summed from the shift that the walk will have there, so that all bits agree.
   static void causal_forward_over_time(const E &e, const EattnArgs &a, const Plan &plan) {
     const Group group = plan.all();
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
       const TimeSplit split(g.lk, plan.threads);
-      const int64_t chunks = split.chunks, runs = split.runs;
+      const int64_t runs = split.runs;
       auto first = [&](int64_t run) { return split.first(run); };
       auto end = [&](int64_t chunk) { return split.end(chunk); };
       const int64_t ahead = runs ? first(runs - 1) : 0;
@@ -193,7 +195,7 @@ template <class E> struct Series {
 
   // ---- causal backward -------------------------------------------------------------------------
 
-  // dq of tokens [begin, end), at most kCheckpoint of them, from the checkpoint at begin.
+  // Compute dq of tokens [begin, end), at most kCheckpoint, from the checkpoint at begin.
   static void dq_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                       int64_t end, B *b, Adjoint to) {
     each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::restore(c, begin, b[i]); });
@@ -202,7 +204,7 @@ template <class E> struct Series {
     });
   }
 
-  // dk and dv of tokens [begin, end), last first; `limit` is where the whole walk began.
+  // Compute dk and dv of tokens [begin, end) in reverse; the whole walk starts at `limit`.
   static void dkdv_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
                         int64_t end, int64_t limit, B *b, Adjoint from) {
     each_backwards(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
@@ -247,14 +249,14 @@ template <class E> struct Series {
       const int64_t chunks = split.chunks, runs = split.runs;
       auto first = [&](int64_t run) { return split.first(run); };
       auto end = [&](int64_t chunk) { return split.end(chunk); };
-      // dk and dv hold the adjoints until they are overwritten, where they can: less to allocate.
+      // To save memory, dk and dv hold the adjoints until they are overwritten, if possible.
       const bool lend = a.io == kIoSame && a.D % kLanes == 0;
       Scratch<Real> memory((lend ? 1 : 3) * g.lk * n * kLanes);
       const int64_t offset = g.row * a.dk.sb + g.k * a.dk.sl;
       const Adjoint between =
           lend ? Adjoint{(Real *)a.dv.data + offset, memory.data, (Real *)a.dk.data + offset, a.D}
                : adjoint(memory, g.lk, n);
-      const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed ahead of time
+      const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed here
       Scratch<B> sums(chunks * n + 1), b((runs + 1) * n);
 
       auto ahead_of_tasks = [&] {
@@ -298,10 +300,10 @@ template <class E> struct Series {
 
   // ---- non-causal (Eq. 5) ----------------------------------------------------------------------
 
-  // All chunks of a group's first phase, then `between`, then all of its second: one task per
-  // group, or one per chunk.
+  // Run `first` for all chunks of a group, then `between`, then `second` for all chunks. A task is
+  // a group or, when split over time, a chunk.
   template <class First, class Between, class Second>
-  static void two_phases(const E &e, const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
+  static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
                          int64_t Sequence::*second_length, First first, Between between,
                          Second second) {
     auto chunks = [](int64_t length) { return ceil_div(length, kChunk); };
@@ -336,7 +338,7 @@ template <class E> struct Series {
 
   static void full_forward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        e, a, plan, &Sequence::lk, &Sequence::lq,
+        a, plan, &Sequence::lk, &Sequence::lq,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           for (int64_t i = 0; i < group.count; ++i) start(sums[i], splat(kInf));
           each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
@@ -359,7 +361,7 @@ template <class E> struct Series {
 
   static void full_backward(const E &e, const EattnArgs &a, const Plan &plan) {
     two_phases(
-        e, a, plan, &Sequence::lq, &Sequence::lk,
+        a, plan, &Sequence::lq, &Sequence::lk,
         [&](const Sequence &g, Group group, int64_t c, B *sums) {
           Scratch<Sums> base(group.count);
           each_block(a, g, group, [&](const Channels &ch, int64_t i) {
@@ -396,7 +398,7 @@ template <class E> struct Series {
   }
 };
 
-// The expansion that was asked for, with its number of terms known to the compiler.
+// Run the requested expansion, with its number of terms as a compile-time constant.
 template <bool kForward, template <int> class E, int N, int kFewest> void run(const EattnArgs &a) {
   if (a.terms == N) {
     const E<N> e(a.radius);

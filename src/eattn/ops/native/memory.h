@@ -1,4 +1,4 @@
-// Fresh memory, which costs more than the arithmetic done on it.
+// Allocation of memory: page faults take more time than the arithmetic on the new pages.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace {
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-// Advice on the whole pages of [p, p + bytes); a refusal changes nothing.
+// Call madvise on the whole pages of [p, p + bytes); a failure has no effect.
 inline void advise(void *p, size_t bytes, int advice) {
   constexpr size_t kLargest = 1 << 16;  // no base page is larger
   const size_t begin = (size_t(p) + kLargest - 1) / kLargest * kLargest;
@@ -19,7 +19,7 @@ inline void advise(void *p, size_t bytes, int advice) {
 }
 #endif
 
-// A page fault is taken for every page first written; huge pages make that 512 times rarer.
+// The first write to a page causes a page fault; huge pages cause 512 times fewer.
 inline void prefer_huge_pages(void *p, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr size_t kWorthIt = 4 << 20;
@@ -30,8 +30,8 @@ inline void prefer_huge_pages(void *p, size_t bytes) {
 #endif
 }
 
-// Takes the page faults of memory that is to be written, now and on this thread. Others may be
-// writing there already: nothing is changed. Does nothing on systems that have no such call.
+// Take the page faults of an output now, on this thread. The contents do not change, so other
+// threads may already write to it. Does nothing on systems without MADV_POPULATE_WRITE.
 inline void populate(void *p, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_WRITE)
   advise(p, bytes, MADV_POPULATE_WRITE);
@@ -41,7 +41,7 @@ inline void populate(void *p, size_t bytes) {
 #endif
 }
 
-// Scratch that is freed at the end of a task.
+// Scratch memory that is freed at the end of a scope.
 template <class T> struct Scratch {
   T *data;
   explicit Scratch(int64_t n) {

@@ -1,6 +1,6 @@
-// Gaussian features: the kernel as an integral, by the trapezoid rule on an even grid:
+// Gaussian features: the trapezoid rule on an even grid for the integral
 //   e^-(q - k)^2 = 2 / sqrt(pi) * integral of e^-2(q - u)^2 e^-2(k - u)^2 du.
-// Every function is positive, and so are the weights.
+// All features are positive, and so are the weights.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,11 +9,12 @@
 
 namespace {
 
-// N nodes u_m = m h, |m| <= M, on [-radius, radius]. As e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
-// X e^-2h^2(2m + 1), with X = e^(4 h x), powers of X walking outward from the central node take the
-// place of an exponential for each. The walk is kRoot^2 times as high, or its start would be 0 for
-// |x| > 6.6: that cancels in y for queries, and is taken back from keys. x beyond `reach` counts as
-// there, and its gradient is the one there, so that what has wandered out can come back.
+// N nodes u_m = m h, |m| <= M, on [-radius, radius]. e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
+// X e^-2h^2(2m + 1) with X = e^(4 h x), so features are computed outward from the central node as
+// powers of X, without an exponential per node. They are multiplied by kRoot^2, or the central one
+// would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out for keys. x
+// is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so that training
+// can move x back onto the grid.
 template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
@@ -21,20 +22,20 @@ template <int N> struct Quadrature {
   static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34), kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
-  // Smallest feature of a query at the two outer nodes, so that den is never 0. Too small to
-  // matter while some key is within 9.
+  // Lower bound for a query's features at the two outer nodes, so that den is never 0. It is too
+  // small to matter while some key is within 9.
   static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
   using Sums = ::Sums<N>;
   struct Point {
-    V first, up, down;  // at the central node, X, 1 / X
+    V first, up, down;  // feature at the central node, X, 1 / X
   };
 
   Real reach, step;
   Real ratio[M], slope_at[N];
 
-  // Same reach as in expansion.py.
+  // The reach is the same as in expansion.py.
   explicit Quadrature(double r) : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / M)) {
-    const double h = double(step) / 4;  // as rounded: what the powers are taken of
+    const double h = double(step) / 4;  // from the rounded step, whose exponential is X
     for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
     for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
   }
@@ -43,7 +44,7 @@ template <int N> struct Quadrature {
   INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
   INLINE Point key(V k) const { return at(inside(k)); }
   INLINE Point query(V q) const { return at(inside(q)); }
-  // gradient / den must not be infinite either.
+  // Large enough that gy / den is finite.
   static INLINE V min_den(V gy) {
     const V den = abs(gy) * (2 * kLift * kSmallest);
     return max(splat(kMinDen), select(den == kInf, V{}, den));
@@ -59,9 +60,9 @@ template <int N> struct Quadrature {
       sums.z[n] = fma(f, u, sums.z[n]);
     });
   }
-  // u, a query's gradient / den, is as large as all its keys are far; f_n u may be infinite at a node
-  // near the query. No key it reads is near that node, or den would not be small: any bound does that
-  // leaves room for the sum of millions.
+  // u = gy / den grows with the distance to the nearest key, and f_n u may overflow at a node near
+  // the query. No key is near that node (den would not be small), so the limit does not change the
+  // result; it must only leave room for a sum over millions of tokens.
   INLINE void add_scaled(Sums &sums, const Point &x, V u, V rho) const {
     const V limit = kMaxProduct / abs(u), both = u * rho;
     outward(x, [&](int n, V f) INLINE_LAMBDA {
@@ -84,15 +85,15 @@ template <int N> struct Quadrature {
   }
 
  private:
-  // Squares and products with what rounding took from them: powers would multiply that.
+  // The rounding errors of the exponents are corrected, because powers would amplify them.
   INLINE Point at(V x) const {
     const V square = x * x, lost = fma(x, x, -square);
     const V power = x * step, missed = fma(x, splat(step), -power);
     const V root = exp<true>(-square) * kRoot, first = root * root;
     const V near = exp<true>(power), up = fma(near, missed, near);
-    return {fma(first, -2 * lost, first), up, 1 / up};  // a quotient keeps other units busy
+    return {fma(first, -2 * lost, first), up, 1 / up};  // the division runs on otherwise idle units
   }
-  // f(n, e^-2(x - u_m)^2) for every node, times kRoot^2.
+  // Call f(n, kRoot^2 e^-2(x - u_m)^2) for every node, from the centre outward.
   template <class F> INLINE void outward(const Point &x, F f) const {
     V right = x.first, left = right;
     f(M, right);

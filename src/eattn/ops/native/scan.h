@@ -1,23 +1,23 @@
-// The scan: how terms are summed along time. One block of kLanes channels at a time.
+// The scan: sums of terms along time, for one block of kLanes channels.
 //
-// Sums are kept in three levels so that long ones stay accurate and the work can be cut in time
-// without changing a bit: a tile's own terms (registers), the tiles of a chunk (Block::chunk), and
-// everything before the chunk (Block::prefix). Chunks begin at multiples of kChunk of a sequence,
-// however many threads there are.
+// Sums have three levels: the terms of a tile (registers), the tiles of a chunk (Block::chunk), and
+// everything before the chunk (Block::prefix). Long sums stay accurate, and the work can be split
+// over time without changing a bit: chunks begin at multiples of kChunk tokens of a sequence, for
+// any number of threads.
 //
-// Every sum is relative to a shift m: it stands for e^(-m^2) times the sum proper. Moving it to
-// another shift is a multiplication by decay(old, new), never above 1 in the order we walk.
+// Every sum is relative to a shift m: e^(-m^2) times the stored sum is the true one. To move a sum
+// to another shift, multiply it by decay(old, new), which is at most 1 in the order of the walk.
 #pragma once
 #include "taylor.h"
 #include "quadrature.h"
 
 namespace {
 
-constexpr int kTile = 16;           // tokens walked at once; long column walks are hard to prefetch
-constexpr int64_t kCheckpoint = 64; // the forward saves its state this often for the backward
-constexpr int64_t kChunk = 2048;    // a unit of work when time is cut between threads
+constexpr int kTile = 16;           // tokens per tile; longer column walks are hard to prefetch
+constexpr int64_t kCheckpoint = 64; // the forward saves its state every 64 tokens
+constexpr int64_t kChunk = 2048;    // unit of work when time is split between threads
 
-// e^-(|a^2 - b^2|) as a product: a difference of rounded squares would lose the digits that matter.
+// e^-|a^2 - b^2|. The product is accurate; a difference of rounded squares would not be.
 INLINE V decay(V a, V b) {
   return select(a == b, splat(1), exp(-abs(a - b) * (a + b)));
 }
@@ -26,10 +26,10 @@ template <int N> INLINE void clear(Sums<N> &a) {
   each_term<N>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
 }
 
-// Aligned so that no two blocks share a pair of cache lines: another thread may own the next one.
+// Aligned so that no two blocks share a pair of cache lines: threads may work on adjacent blocks.
 template <class E> struct alignas(128) Block {
   Sums<E::kTerms> prefix, chunk;
-  V prefix_shift, shift;  // of prefix; of chunk and of what comes next
+  V prefix_shift, shift;  // shifts of prefix and of chunk
 };
 
 template <class E> INLINE void start(Block<E> &b, V shift) {
@@ -38,7 +38,7 @@ template <class E> INLINE void start(Block<E> &b, V shift) {
   b.prefix_shift = b.shift = shift;
 }
 
-// prefix + chunk, at the current shift.
+// Return prefix + chunk at the current shift.
 template <class E> INLINE Sums<E::kTerms> total(const Block<E> &b) {
   Sums<E::kTerms> t;
   const V f = decay(b.prefix_shift, b.shift);
@@ -49,21 +49,21 @@ template <class E> INLINE Sums<E::kTerms> total(const Block<E> &b) {
   return t;
 }
 
-// Close a chunk: what it summed joins the prefix.
+// Close a chunk: add its sums to the prefix.
 template <class E> INLINE void fold(Block<E> &b) {
   b.prefix = total(b);
   b.prefix_shift = b.shift;
   clear(b.chunk);
 }
 
-// The same for a chunk that was summed elsewhere, from this block's shift on.
+// The same for a chunk that another task summed, starting at this block's shift.
 template <class E> INLINE void fold(Block<E> &b, const Block<E> &chunk) {
   b.chunk = chunk.chunk;
   b.shift = chunk.shift;
   fold(b);
 }
 
-// Add another block's sums, each at a shift of its own.
+// Add another block's sums, which have a different shift.
 template <class E> INLINE void merge(Block<E> &b, const Sums<E::kTerms> &sums, V shift) {
   const V m = min(shift, b.prefix_shift), f = decay(b.prefix_shift, m), g = decay(shift, m);
   for (int n = 0; n < E::kTerms; ++n) {
@@ -73,7 +73,7 @@ template <class E> INLINE void merge(Block<E> &b, const Sums<E::kTerms> &sums, V
   b.prefix_shift = b.shift = m;
 }
 
-// Multiply by the coefficients c_n, as `E::read` expects its base.
+// Multiply by the coefficients c_n, which `E::read` expects in its base.
 template <class E> INLINE Sums<E::kTerms> weighted(const E &e, Sums<E::kTerms> t) {
   for (int n = 0; n < E::kTerms; ++n) {
     t.s[n] = t.s[n] * e.c(n);
@@ -89,16 +89,16 @@ template <int N> INLINE void rescale(Sums<N> &a, V f) {
   });
 }
 
-// For `walk` when nothing is read out.
+// Passed to `walk` as `read` if nothing is read out.
 struct Nothing {};
 
-// Walk `rows` tokens of one block. `step(t, m, local, moved)` adds token t's term to `local`, after
-// calling moved(m') if the shift becomes m'; `read(t, m, base, local)` then reads out at t.
-// kBackwards walks from the last token to the first.
+// Walk `rows` tokens of one block; kBackwards walks from the last token to the first.
+// `step(t, m, local, moved)` adds the terms of token t to `local`. If the shift changes to m', it
+// first calls moved(m'). `read(t, m, base, local)` then reads out at token t.
 template <class E, bool kBackwards, class Step, class Read>
 INLINE void walk(const E &e, Block<E> &b, int rows, Step step, Read read) {
   constexpr bool kReads = !std::is_same<Read, Nothing>::value;
-  // What was summed before stays in memory, the tile's own sums in registers.
+  // Earlier sums stay in memory, the sums of the tile in registers.
   Sums<E::kTerms> before, local;
   Sums<E::kTerms> *base = &before;
   if constexpr (kReads) before = weighted(e, total(b));

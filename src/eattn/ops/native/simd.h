@@ -1,6 +1,6 @@
-// Portable vectors: GCC/Clang vector extensions, as wide as this translation unit's ISA,
-// with intrinsics only where the extensions have no word for it (fma, any, streaming stores).
-// Floating-point contraction is off, so every fma is written, and bits do not depend on inlining.
+// Portable vectors: GCC/Clang vector extensions, as wide as the ISA of this translation unit, with
+// intrinsics only for what the extensions lack (fma, any, streaming stores). Floating-point
+// contraction is off: every fma is explicit, so that bits do not depend on inlining.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -38,7 +38,7 @@ using Int = IntOf<Real>::type;
 typedef Real V __attribute__((vector_size(kBytes)));
 typedef Int I __attribute__((vector_size(kBytes)));
 
-// f(0), ..., f(N - 1), each with a compile-time index: only then do arrays live in registers.
+// Call f(0), ..., f(N - 1) with compile-time indices, which lets arrays live in registers.
 template <int n> struct Index {
   INLINE constexpr operator int() const { return n; }
 };
@@ -51,7 +51,7 @@ template <int N, class F> INLINE void unroll(F f) {
 
 constexpr Real kInf = std::numeric_limits<Real>::infinity();
 
-// Hides where p points, so that what lies there stays in memory and leaves the registers alone.
+// Hide the origin of p from the compiler, so that its contents stay in memory, not in registers.
 template <class T> INLINE T *opaque(T *p) {
   asm volatile("" : "+r"(p) : : "memory");
   return p;
@@ -96,7 +96,7 @@ INLINE bool any(I c) {
 }
 #endif
 
-// Some lane has a != b; some lane has a > b.
+// Whether a != b, or a > b, in any lane.
 INLINE bool any_differs(V a, V b) {
 #if defined(__AVX512F__)
   if constexpr (kDouble) return _mm512_cmp_pd_mask(__m512d(a), __m512d(b), _CMP_NEQ_UQ) != 0;
@@ -114,7 +114,7 @@ INLINE bool any_above(V a, V b) {
 #endif
 }
 
-// Past the cache, for outputs too large to be read again soon. p is aligned to the vector.
+// Store past the cache, for large outputs that are not read again soon. p must be aligned.
 INLINE void stream(Real *p, V x) {
 #if defined(__AVX512F__)
   _mm512_stream_si512((__m512i *)p, __m512i(x));
@@ -132,8 +132,8 @@ INLINE void stream_fence() {
 #endif
 }
 
-// e^x for x <= 87: exactly 1 at 0, exactly 0 below the smallest normal number, NaN for NaN. Bounded,
-// for x that give no such number.
+// e^x for x <= 87: exactly 1 at 0, exactly 0 if the result is subnormal, NaN for NaN. With kBounded
+// the caller guarantees that the result is not subnormal.
 template <bool kBounded = false> INLINE V exp(V x) {
   constexpr Real magic = kDouble ? Real(6755399441055744.0) : Real(12582912.0);  // 1.5 * 2^(p-1)
   constexpr int mantissa = kDouble ? 52 : 23;
@@ -144,7 +144,7 @@ template <bool kBounded = false> INLINE V exp(V x) {
   constexpr Real ln2_lo = kDouble ? Real(1.90821492927058770002e-10) : Real(-2.12194440e-4);
   V r = fma(n, splat(-ln2_hi), x);
   r = fma(n, splat(-ln2_lo), r);
-  // Taylor of e^r on |r| <= ln 2 / 2, as far as the type has digits for.
+  // Taylor polynomial of e^r on |r| <= ln 2 / 2, to the precision of the type.
   constexpr int degree = kDouble ? 13 : 6;
   constexpr double inverse[] = {1.0,         1.0,          0.5,           1.0 / 6,
                                 1.0 / 24,    1.0 / 120,    1.0 / 720,     1.0 / 5040,

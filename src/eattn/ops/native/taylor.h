@@ -8,18 +8,18 @@
 
 namespace {
 
-// e^(2 x p) to the power N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
+// Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
 template <int N> struct Taylor {
   static constexpr int kTerms = N;
   static constexpr bool kPrepares = false;
   using Sums = ::Sums<N>;
   using Point = V;
 
-  // gy q^n / den is as small as 1e-40 (gradients of a mean over many tokens, large keys) and as
-  // large as 1e30 (large queries, keys near 0): this puts both among the floats.
+  // gy q^n / den may be 1e-40 (gradient of a mean over many tokens, large keys) or 1e30 (large
+  // queries, keys near 0). With this factor both are normal float32 numbers.
   static constexpr Real kLift = kDouble ? 1 : Real(16384);
 
-  Real cap;  // see scale_of
+  Real cap;  // largest |p| that is scaled, see scale_of
 
   explicit Taylor(double)
       : cap(Real(std::pow(double(std::numeric_limits<Real>::max()), 0.8 / std::max(N - 1, 1)))) {}
@@ -41,23 +41,23 @@ template <int N> struct Taylor {
   static INLINE V query(V q) { return q; }
   static INLINE V min_den(V) { return V{}; }
   static INLINE V magnitude(V k) { return abs(k); }
-  // e^(m^2 - k^2), at most 1 since m <= |k|.
+  // Return e^(m^2 - k^2), which is at most 1 because m <= |k|.
   static INLINE V weight(V k, V m) {
     const V a = abs(k);
     return exp((m - a) * (m + a));
   }
   static INLINE V slope(V k) { return -2 * k; }
 
-  // Above this, powers of p are taken relative to |p|^order, or they would overflow.
+  // Above this |p|, powers are relative to |p|^order, or they would overflow.
   static constexpr Real kLarge = 4;
 
-  // Above the cap, which features.py has too, it is that of the cap, or den would be 0.
+  // |p| is limited to the cap (same as in features.py), or den would underflow.
   INLINE V scale_of(V p) const {
     const V a = abs(p);
     return select(a > kLarge, Real(1) / min(a, splat(cap)), splat(1));
   }
 
-  // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13; and their mirror in the backward).
+  // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13, and their mirror in the backward).
   static INLINE void add(Sums &sums, V x, V u, V rho) {
     unroll<N>([&](auto n) INLINE_LAMBDA {
       sums.s[n] = fma(u, rho, sums.s[n]);
@@ -66,7 +66,7 @@ template <int N> struct Taylor {
     });
   }
 
-  // As add, for u that still lacks the factor r^order that `read` left out at x.
+  // Like add, but u still lacks the factor r^order by which `read` scaled its result.
   INLINE void add_scaled(Sums &sums, V x, V u, V rho) const {
     if (__builtin_expect(!any_above(abs(x), splat(kLarge)), 1)) return add(sums, x, u, rho);
     const V r = scale_of(x), t = x * r;
@@ -81,7 +81,7 @@ template <int N> struct Taylor {
     });
   }
 
-  // Horner over base_n + c_n local_n (Eq. 14, Eq. 15); base already carries c_n.
+  // Horner's rule over base_n + c_n local_n (Eq. 14, Eq. 15); base already includes c_n.
   template <bool kDerivative, bool kScaled>
   INLINE Reading read(V p, const Sums &base, const Sums &local) const {
     return horner<kDerivative, kScaled>(

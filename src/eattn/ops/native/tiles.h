@@ -1,10 +1,10 @@
-// What is done with one tile of one block: the equations, on top of the scan.
+// The equations on one tile of one block, on top of the scan.
 #pragma once
 #include "io.h"
 
 namespace {
 
-// What the reverse walk needs of a token: a = lift gy / den (less the reading's scale), m and y.
+// Values of a token for the reverse walk: a = lift gy / den (without the reading's scale), m, y.
 struct Adjoint {
   Real *a, *m, *y;
   int64_t stride;
@@ -19,9 +19,8 @@ template <class E> struct Tiles {
   using Point = typename E::Point;
   using B = Block<E>;
 
-  // What the expansion needs to know of every row of a tile. If it takes exponentials they are made
-  // ahead of the walk: one is a long chain of operations, and on its own those of several tokens
-  // overlap.
+  // Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
+  // exponential is a long chain of operations, and those of several tokens can overlap.
   template <bool kKeys> struct Points {
     const E &e;
     Rows<const Real> rows;
@@ -39,10 +38,10 @@ template <class E> struct Tiles {
   using KeyPoints = Points<true>;
   using QueryPoints = Points<false>;
 
-  // Shift and weight of every key of a tile, ahead of the walk for the same reason.
+  // Shift and weight of every key of a tile, computed before the walk for the same reason.
   struct Weights {
     V m[kTile], w[kTile];
-    bool moves;  // whether the shift falls somewhere in the tile
+    bool moves;  // whether the shift changes within the tile
     INLINE Weights(const E &e, const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
       const V before = shift;
       for (int t = 0; t < rows; ++t) {
@@ -55,7 +54,7 @@ template <class E> struct Tiles {
     }
   };
 
-  // Keys and values join the sums (Eq. 12, Eq. 13).
+  // Adds keys and values to the sums (Eq. 12, Eq. 13).
   struct Keys {
     const E &e;
     const KeyPoints &k;
@@ -69,7 +68,7 @@ template <class E> struct Tiles {
     }
   };
 
-  // Queries join the reverse sums: the mirror of Keys.
+  // Adds queries to the reverse sums; the mirror of Keys.
   struct Queries {
     const E &e;
     const QueryPoints &q;
@@ -81,10 +80,10 @@ template <class E> struct Tiles {
     }
   };
 
-  // y = num / den (Eq. 16); a row that attends to nothing gives 0.
+  // Return y = num / den (Eq. 16), or 0 for a row that attends to no key.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
-  // What a query has to say to the reverse sums.
+  // Return the weight of a query in the reverse sums.
   static INLINE V adjoint(V gy, V den) {
     return select(abs(den) <= E::min_den(gy), V{}, gy * E::kLift / den);
   }
@@ -100,11 +99,11 @@ template <class E> struct Tiles {
     const V w = e.weight(k, m);
     const V direct = fma(v, o.dz, -o.ds), through_w = fma(v, o.z, -o.s);
     const V u = w * (1 / E::kLift), dk = u * fma(e.slope(k), through_w, direct), dv = u * o.z;
-    // A key too far to weigh anything may have powers too large to multiply by 0.
+    // The powers of a key with weight 0 may be infinite, and 0 * inf is NaN.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
   }
 
-  // The shift after the tile.
+  // Return the shift after the tile.
   static INLINE V smallest(const E &e, const Spot &at, V shift) {
     const Input ks(at.keys(at.a.k));
     const Rows<const Real> k = ks.rows;
@@ -146,7 +145,7 @@ template <class E> struct Tiles {
     }
   }
 
-  // Recomputes the causal forward; writes dq and what the reverse walk needs.
+  // Recompute the causal forward; write dq and the adjoints for the reverse walk.
   static void causal_dq(const E &e, const Spot &at, B &b, Adjoint to) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
     const Input gs(at.queries(at.a.gy));
@@ -175,7 +174,7 @@ template <class E> struct Tiles {
 
   static void causal_dkdv(const E &e, const Spot &at, B &b, Adjoint from) {
     const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    // Rows still to be read, because dk and dv hold the adjoints, must not leave the cache.
+    // If dk and dv hold the adjoints, their rows are still to be read: do not bypass the cache.
     const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
     const bool lent = from.a == (Real *)wv.x.data + wv.offset();
     const int64_t bytes = lent ? 0 : at.key_bytes();
@@ -196,7 +195,7 @@ template <class E> struct Tiles {
                   });
   }
 
-  // Non-causal: dq from the whole state, and the queries' terms for the reverse sums.
+  // Non-causal: compute dq from the final state, and add the queries to the reverse sums.
   static void full_dq(const E &e, const Spot &at, const Sums &base, B &b) {
     const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
     Output dqs(at.queries(at.a.dq), at.query_bytes());

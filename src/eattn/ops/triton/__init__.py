@@ -1,4 +1,4 @@
-"""Fused GPU kernels, in Triton, for CUDA and ROCm. Triton itself is imported on the first call."""
+"""Fused GPU kernels in Triton, for CUDA and ROCm. Triton is imported on the first call."""
 
 import os
 import shutil
@@ -14,15 +14,15 @@ from eattn.ops.triton.configs import saved_shape
 
 __all__ = ["DEVICE", "backward", "forward", "no_device", "saved_shape", "unavailable"]
 
-OLDEST = (3, 4)  # before it constants have no fields; it comes with torch 2.8
-OWN_LAUNCHER = (3, 9)  # before it a C module is built on the first launch
-# Triton's own switch: then its kernels run in Python, on tensors of the CPU.
+OLDEST = (3, 4)  # earlier versions do not support constants with fields; part of torch 2.8
+OWN_LAUNCHER = (3, 9)  # earlier versions compile a C module on the first launch
+# With this variable set, Triton interprets kernels in Python, on CPU tensors.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"  # PyTorch says "cuda" of ROCm too
+DEVICE = "cpu" if INTERPRETED else "cuda"  # PyTorch uses "cuda" for ROCm, too
 
 
 def unavailable() -> str | None:
-    """Why the kernels cannot be compiled here; None when they can. Imports nothing."""
+    """Return why the kernels cannot be compiled, or None if they can, without importing Triton."""
     if util.find_spec("triton") is None:
         return 'Triton is not installed: pip install "eattn[gpu]"'
     found = version()
@@ -38,7 +38,7 @@ def unavailable() -> str | None:
 
 
 def _compiles() -> bool:
-    """Whether Triton, by its own rules, finds what it builds its launcher with."""
+    """Return whether Triton will find a C compiler and Python's headers."""
     names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian's
     header = Path(sysconfig.get_path("include", scheme)) / "Python.h"
@@ -46,14 +46,14 @@ def _compiles() -> bool:
 
 
 def no_device() -> str | None:
-    """Why there is nothing to run them on."""
+    """Return why there is no device for the kernels, or None if there is one."""
     if INTERPRETED or torch.cuda.is_available():
         return None
-    return "there is no CUDA or ROCm device"
+    return "no CUDA or ROCm device is available"
 
 
 def version() -> tuple[int, int] | None:
-    """Of Triton, by any of the names it is packed under."""
+    """Return Triton's version; several packages provide it."""
     for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"):
         try:
             major, minor, *_ = metadata.version(name).split(".")
@@ -64,6 +64,8 @@ def version() -> tuple[int, int] | None:
 
 
 def _launched(name: str) -> Callable[..., Any]:
+    """Return a function of `launch`, which is imported when the function is called."""
+
     def call(*args: Any, **options: Any) -> Any:
         from eattn.ops.triton import launch
 

@@ -1,6 +1,6 @@
-"""How the kernels split their work: all configurations of the autotuner, and the chunks.
+"""Configurations of the autotuner, and the split of sequences into chunks.
 
-Only CHUNK changes bits, and it depends on shapes alone.
+Results depend on the chunk length, which is a function of the shapes, but on no configuration.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Config:
-    warps: int  # a program is so many; a lane of a warp is a channel
-    tile: int  # tokens asked of memory at once
+    warps: int  # per program; each lane of a warp handles one channel
+    tile: int  # tokens loaded at once
 
 
-# By the most terms they are for. The more terms, the fewer tokens fit beside them, and the more
-# there is to compute while one is waited for.
+# Keys are the largest number of terms. More terms leave fewer registers for tokens, but also hide
+# more of the latency of a load.
 CHOICES = {
     9: (Config(1, 4), Config(4, 4)),
     13: (Config(1, 4), Config(4, 2)),
@@ -25,21 +25,21 @@ CHOICES = {
 
 
 def choices(terms: int) -> tuple[Config, ...]:
-    """All that the autotuner may choose from."""
+    """Return the configurations that the autotuner chooses from."""
     return next(some for most, some in CHOICES.items() if terms <= most)
 
 
-MERGE = Config(1, 8)  # of the walk over the chunks: short, and not worth tuning
-STEP = Config(1, 1)  # of one token: nothing to tune, and nothing may be timed while decoding
+MERGE = Config(1, 8)  # for the walk over chunks, which is too short to be worth tuning
+STEP = Config(1, 1)  # for one token; decoding must not be interrupted by tuning
 
 SHORTEST, LONGEST = 64, 256  # tokens in a chunk
-WARPS = 1024  # that fill a GPU: 8 for each of 128 multiprocessors
-LANES = 32  # channels counted as a warp
-FUSED_TERMS = 17  # up to which the sums of a chunk and those before it fit into registers
+WARPS = 1024  # warps that fill a GPU: 8 for each of 128 multiprocessors
+LANES = 32  # channels per warp
+FUSED_TERMS = 17  # with more terms, the sums of a chunk and its prefix do not fit in registers
 
 
 def chunk_length(rows: int, L: int, D: int) -> int:
-    """The longest chunks that still give every multiprocessor enough to do."""
+    """Return the largest chunk length that still gives every multiprocessor enough work."""
     warps = rows * -(-D // LANES)
     chunk = LONGEST
     while chunk > SHORTEST and warps * L < WARPS * chunk:
@@ -48,13 +48,13 @@ def chunk_length(rows: int, L: int, D: int) -> int:
 
 
 def is_fused(rows: int, Lq: int, L: int, D: int, terms: int) -> bool:
-    """Whether one pass is enough: sequences and channels fill the GPU, or there is one chunk."""
+    """Return whether one pass is enough: channels fill the GPU, or there is only one chunk."""
     short = Lq <= SHORTEST and L <= SHORTEST
     return terms <= FUSED_TERMS and (short or rows * -(-D // LANES) >= WARPS)
 
 
 def slots(x: Tensor, cu_seqlens: Tensor | None, chunk: int) -> int:
-    """How many chunks there are at most: packed sequences leave some out."""
+    """Return the number of chunks; an upper bound for packed sequences."""
     B, L, _ = x.shape
     if cu_seqlens is None:
         return B * -(-L // chunk)
@@ -68,10 +68,10 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, 
 
 
 def row_of_slot(cu_seqlens: Tensor, chunk: int, count: int) -> Tensor:
-    """Which sequence each chunk belongs to, without asking the device how long they are.
+    """Return the sequence that each chunk belongs to, without a device sync.
 
-    Offsets on a GPU are not checked. Even with wrong ones a chunk gets a sequence that begins no
-    later, or the first, so that it never lies before the first token.
+    Offsets on a GPU are not checked. If they are wrong, a chunk is still assigned to a sequence
+    that does not begin after it, or to the first one, so that no address lies before the tensor.
     """
     starts = cu_seqlens[:-1].long().clamp(min=0) // chunk
     starts += torch.arange(len(starts), device=starts.device)

@@ -1,4 +1,4 @@
-"""Numbers of an expansion that the kernels are compiled with."""
+"""Numbers of an expansion, which are compile-time constants of the kernels."""
 
 import functools
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ class Numbers:
     terms: int
     real: Any  # Triton's dtype of the sums
     empty_shift: float  # finite stand-in for the infinite shift of an empty state
-    lift: float  # the backward keeps its sums times this power of two
+    lift: float  # power of two that multiplies the sums of the backward
     table: tuple[float, ...]  # Taylor: c_n; Gaussian: ratio of neighbouring features at x = 0
     cap: float = 0.0  # largest |q| whose powers are scaled
     gaussian: bool = False  # the fields below are for Gaussian features only
     reach: float = 0.0  # q and k are clamped to it
-    root: float = 1.0  # features are kept times its square
-    lower: float = 1.0  # divides that out for keys
+    root: float = 1.0  # features are multiplied by its square
+    lower: float = 1.0  # root^-2, which removes that factor from keys
     step: float = 0.0  # 4h
     step2: float = 0.0  # 4h log2(e), and its rounding error
     step2_low: float = 0.0
@@ -42,33 +42,21 @@ class Numbers:
 
 @functools.cache
 def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
-    """Return the numbers of an expansion for sums in `dtype`, which Triton calls `real`."""
-    known = features(expansion, dtype)
-    if isinstance(known, GaussianFeatures):
-        return _gaussian(known, dtype, real)
-    assert isinstance(known, TaylorFeatures)
-    return Numbers(
-        terms=expansion.terms,
-        real=real,
-        empty_shift=empty_shift(dtype),
-        # gy q^n / den is 1e-40 with small gradients and large keys, and 1e30 with large queries and
-        # keys near 0: this puts both among the floats.
-        lift=1.0 if dtype == torch.float64 else 2.0**14,
-        table=tuple(known.c),
-        cap=known.cap,
-    )
+    """Return the numbers of an expansion for sums in `dtype`; `real` is Triton's name for it."""
+    known, common = features(expansion, dtype), (expansion.terms, real, empty_shift(dtype))
+    if isinstance(known, TaylorFeatures):
+        # gy q^n / den may be 1e-40 (small gradients, large keys) or 1e30 (large queries, keys near
+        # 0). With this factor both are normal float32 numbers.
+        lift = 1.0 if dtype == torch.float64 else 2.0**14
+        return Numbers(*common, lift=lift, table=tuple(known.c), cap=known.cap)
+    assert isinstance(known, GaussianFeatures)
 
-
-def _gaussian(known: GaussianFeatures, dtype: torch.dtype, real: Any) -> Numbers:
     def rounded(x: float) -> float:
         return float(torch.tensor(x, dtype=dtype, device="cpu"))
 
-    lift = 1.0 if dtype == torch.float64 else 2.0**8
-    step2 = known.step * LOG2E
+    lift, step2 = 1.0 if dtype == torch.float64 else 2.0**8, known.step * LOG2E
     return Numbers(
-        terms=len(known.c),
-        real=real,
-        empty_shift=empty_shift(dtype),
+        *common,
         lift=lift,
         table=tuple(known.ratio),
         gaussian=True,

@@ -1,8 +1,8 @@
-"""Features of q and k in Triton, and the equations on one token. The scan knows only these.
+"""Features of q and k in Triton, and the equations for one token. The scan uses only these.
 
-As in ops.features, either side of K(q, k) = sum_n c_n f_n(q) f_n(k) is a chain: what to multiply by
-to go on (`up`, and `down` for the nodes left of the centre), and the first element. `E` is a
-`Numbers`: the compiler sees an expansion's number of terms and its tables as constants.
+As in ops.features, the features f_n of K(q, k) = sum_n c_n f_n(q) f_n(k) form a chain: the first
+feature, and the factors from one feature to the next (`up`, and `down` for nodes left of the
+centre). `E` is a `Numbers`, so that the number of terms and the tables are compile-time constants.
 """
 
 import triton
@@ -14,7 +14,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def decay(old, new, E: tl.constexpr):
-    """e^-|old^2 - new^2|, as a product: a difference of rounded squares loses its digits."""
+    """Return e^-|old^2 - new^2|; a product is accurate, a difference of rounded squares is not."""
     if E.gaussian:
         return tl.full(old.shape, 1.0, E.real)  # Gaussian features have no shift
     else:
@@ -23,13 +23,13 @@ def decay(old, new, E: tl.constexpr):
 
 @triton.jit
 def constant(value: tl.constexpr, like, E: tl.constexpr):
-    """A number in every lane, to all its digits: a bare one may be rounded to float32."""
+    """Return a number in every lane, in full precision; a literal may be rounded to float32."""
     return tl.full(like.shape, value, E.real)
 
 
 @triton.jit
 def magnitude(k, E: tl.constexpr):
-    """Per-key magnitude whose running minimum is the shift."""
+    """Return the per-key magnitude whose running minimum is the shift."""
     if E.gaussian:
         return tl.zeros_like(k)
     else:
@@ -38,7 +38,7 @@ def magnitude(k, E: tl.constexpr):
 
 @triton.jit
 def key(k, m, E: tl.constexpr):
-    """The chain of keys, relative to the shift m: up, down, first."""
+    """Return the chain of keys relative to the shift m: up, down, first."""
     if E.gaussian:
         return _gaussian_chain(_clamp(k, E), E)
     else:
@@ -47,10 +47,10 @@ def key(k, m, E: tl.constexpr):
 
 @triton.jit
 def query(q, E: tl.constexpr):
-    """The chain of queries, times anything: it cancels between num and den.
+    """Return the chain of queries, up to a factor that cancels between num and den.
 
-    Powers start at max(1, |q|)^-order, which keeps them from overflow; the cap keeps den from
-    underflow in turn. Gaussian features are kept times E.root^2.
+    Powers start at max(1, |q|)^-order, which prevents overflow; the cap on |q| prevents underflow
+    of den. Gaussian features are multiplied by E.root^2.
     """
     if E.gaussian:
         return _gaussian_chain(_clamp(q, E), E)
@@ -62,7 +62,7 @@ def query(q, E: tl.constexpr):
 
 @triton.jit
 def slope(k, E: tl.constexpr):
-    """d/dk log of what all f_n(k) have in common, and `read_slope` does not differentiate."""
+    """Return d/dk log of the common factor of all f_n(k), constant in `read_slope`."""
     if E.gaussian:
         return _clamp(k, E) * -4.0
     else:
@@ -71,7 +71,7 @@ def slope(k, E: tl.constexpr):
 
 @triton.jit
 def features(up, down, first, E: tl.constexpr):
-    """f_0, ..., f_(N-1) (Eq. 10, Eq. 11), or the Gaussians outward from the central node."""
+    """Return f_0, ..., f_(N-1) (Eq. 10, Eq. 11); Gaussians are computed from the centre outward."""
     N: tl.constexpr = E.terms
     f = (first,)
     if E.gaussian:
@@ -89,7 +89,7 @@ def features(up, down, first, E: tl.constexpr):
 
 @triton.jit
 def floor_edges(f, E: tl.constexpr):
-    """Keep the outer features of a reading query above a floor, so that den is never 0."""
+    """Keep the outer features of a query above a floor, so that den is never 0."""
     if E.edge_floor > 0:
         N: tl.constexpr = E.terms
         all = ()
@@ -105,10 +105,11 @@ def floor_edges(f, E: tl.constexpr):
 
 @triton.jit
 def bounded(f, a, E: tl.constexpr):
-    """Features of a query as it is summed with the weight a, such that no product is infinite.
+    """Limit the features of a query so that no product with the weight a is infinite.
 
-    Far from all keys a is large, and f_n a may be infinite at a node near the query. No key is near
-    that node, so any limit is right that leaves room for the sum of millions.
+    Far from all keys a is large, and f_n a may overflow at a node near the query. No key is near
+    that node, so the limit does not change the result; it must only leave room for a sum over
+    millions of tokens.
     """
     if E.gaussian:
         N: tl.constexpr = E.terms
@@ -124,7 +125,7 @@ def bounded(f, a, E: tl.constexpr):
 
 @triton.jit
 def min_den(gy, E: tl.constexpr):
-    """A smaller den comes from keys too far away to have a gradient, which would be infinite."""
+    """Return the den below which all keys are too far away: their gradient would be infinite."""
     if E.gaussian:
         den = tl.abs(gy) * E.den_per_gradient
         den = tl.where(den == float("inf"), 0.0, den)
@@ -135,7 +136,7 @@ def min_den(gy, E: tl.constexpr):
 
 @triton.jit
 def read(f, sums, E: tl.constexpr):
-    """sum_n c_n f_n sums_n (Eq. 14, Eq. 15)."""
+    """Return sum_n c_n f_n sums_n (Eq. 14, Eq. 15)."""
     N: tl.constexpr = E.terms
     total = f[0] * sums[0]  # c_0 = 1
     for n in tl.static_range(1, N):
@@ -148,7 +149,7 @@ def read(f, sums, E: tl.constexpr):
 
 @triton.jit
 def read_slope(f, sums, E: tl.constexpr):
-    """Its derivative, without that of what all f_n have in common."""
+    """Return the derivative of `read`, with the common factor of all f_n held constant."""
     N: tl.constexpr = E.terms
     total = tl.zeros_like(f[0])
     for n in tl.static_range(N):
@@ -170,9 +171,10 @@ def _clamp(x, E: tl.constexpr):
 
 @triton.jit
 def _gaussian_chain(x, E: tl.constexpr):
-    """e^(4hx), its inverse, and e^(-2x^2) E.root^2, by way of its root: alone it may be 0.
+    """Return e^(4hx), its inverse, and e^(-2x^2) E.root^2.
 
-    Powers are taken of these, so what rounding took from the exponents is put back.
+    The last one is a square, because e^(-2x^2) alone may underflow. Features are powers of these
+    numbers, so the rounding errors of the exponents are corrected.
     """
     step2 = constant(E.step2, x, E)
     log2e = constant(E.log2e, x, E)
@@ -189,12 +191,12 @@ def _gaussian_chain(x, E: tl.constexpr):
     return up + up * missed, down - down * missed, root * root
 
 
-# ---- the equations, one token at a time ----------------------------------------------------------
+# ---- the equations for one token -----------------------------------------------------------------
 
 
 @triton.jit
 def add(s, z, f, u, x, kept, E: tl.constexpr):
-    """s_n + u f_n x and z_n + u f_n (Eq. 12, Eq. 13), after what was there has decayed."""
+    """Return kept s_n + u f_n x and kept z_n + u f_n (Eq. 12, Eq. 13)."""
     N: tl.constexpr = E.terms
     new_s = ()
     new_z = ()
@@ -206,12 +208,12 @@ def add(s, z, f, u, x, kept, E: tl.constexpr):
 
 
 @triton.jit
-def absorb(s, z, m, k, v, real, E: tl.constexpr):
-    """Add one key and its value to the sums, which move to the shift there."""
-    own = tl.where(real, magnitude(k, E), E.empty_shift)
+def absorb(s, z, m, k, v, valid, E: tl.constexpr):
+    """Add one key and its value to the sums, which move to the new shift."""
+    own = tl.where(valid, magnitude(k, E), E.empty_shift)
     new = tl.where(own < m, own, m)  # never NaN, whatever k is
     up, down, first = key(k, new, E)
-    f = features(up, down, tl.where(real, first, 0.0), E)
+    f = features(up, down, tl.where(valid, first, 0.0), E)
     s, z = add(s, z, f, E.lower, v, decay(m, new, E), E)
     return s, z, new
 
@@ -224,7 +226,7 @@ def query_features(q, E: tl.constexpr):
 
 @triton.jit
 def reading(q, E: tl.constexpr):
-    """Features of a query as it reads."""
+    """Return the features with which a query reads the sums."""
     return floor_edges(query_features(q, E), E)
 
 
@@ -236,13 +238,13 @@ def add_query(s, z, f, a, y, kept, E: tl.constexpr):
 
 @triton.jit
 def quotient(num, den):
-    """y = num / den (Eq. 16); nothing to attend to: 0."""
+    """Return y = num / den (Eq. 16), or 0 if there is no key."""
     return tl.where(den == 0, 0.0, num / tl.where(den == 0, 1.0, den))
 
 
 @triton.jit
 def query_gradient(f, gy, s, z, E: tl.constexpr):
-    """dq = gy / den (S'(q) - y Z'(q)); a = lift gy / den, and y, for the reverse sums."""
+    """Return dq = gy / den (S'(q) - y Z'(q)), and for the reverse sums a = lift gy / den and y."""
     f = floor_edges(f, E)
     den = read(f, z, E)
     empty = tl.abs(den) <= min_den(gy, E)
@@ -253,11 +255,11 @@ def query_gradient(f, gy, s, z, E: tl.constexpr):
 
 
 @triton.jit
-def key_gradient(k, v, real, m, s, z, E: tl.constexpr):
-    """dv = w Z(k), dk = w (v Z'(k) - S'(k) + slope (v Z(k) - S(k))) of the reverse sums."""
+def key_gradient(k, v, valid, m, s, z, E: tl.constexpr):
+    """Return dk = w (v Z'(k) - S'(k) + slope (v Z(k) - S(k))) and dv = w Z(k), of reverse sums."""
     up, down, first = key(k, m, E)
     f = features(up, down, first * (1 / E.lift), E)
     dv = read(f, z, E) * E.lower
     direct = (v * read_slope(f, z, E) - read_slope(f, s, E)) * E.lower
     dk = direct + slope(k, E) * (v * dv - read(f, s, E) * E.lower)
-    return tl.where(real, dk, 0.0), tl.where(real, dv, 0.0)
+    return tl.where(valid, dk, 0.0), tl.where(valid, dv, 0.0)

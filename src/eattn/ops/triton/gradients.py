@@ -1,4 +1,4 @@
-"""The backward's walks, the mirror of the forward's (scan.py)."""
+"""Kernels of the backward, which mirror those of the forward (scan.py)."""
 
 import triton
 import triton.language as tl
@@ -38,7 +38,7 @@ def query_gradients(
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """dq of every chunk of queries; a, y and m of each query, and their sums, for the keys."""
+    """Compute dq of a chunk of queries; store a, y and m of each, and sum their terms for keys."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -56,13 +56,13 @@ def query_gradients(
         shift_at = channels_at(shift_ptr, batch * L, D, d, 1)
         for t in range(0, count, TILE):
             inside = tokens_inside(t, count, lanes, TILE)
-            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
-            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
-            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            valid = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
             qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
             gs = load_rows(g_at, g_l, first + t, inside, TILE, E)
             for i in tl.static_range(TILE):
-                s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
                 start = tl.where(t + i == 0, m, start)
                 f = query_features(qs[i], E)
                 dq, a, y = query_gradient(f, gs[i], s, z, E)
@@ -91,7 +91,7 @@ def merge_back(
     sums_ptr, prefix_ptr, cu_ptr, gs_ptr, gz_ptr, m1_ptr, m0_ptr, ds_ptr, dz_ptr, total_ptr, L, D,
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """What follows every chunk, from the gradient of the final state to that of the initial one."""
+    """Compute term n of the reverse sums after every chunk, and the initial state's gradient."""
     N: tl.constexpr = E.terms
     row = tl.program_id(0)
     n = tl.program_id(2)
@@ -129,7 +129,7 @@ def key_gradients(
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of every chunk of keys, from what follows it, or from all queries."""
+    """Compute dk and dv of a chunk of keys from the later queries, or from all queries."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -146,11 +146,11 @@ def key_gradients(
         for t in range(0, count, TILE):
             last = first + (count - 1 - t)
             inside = tokens_inside(t, count, lanes, TILE)
-            real = keys_seen(inside, mask_ptr, batch * L + last, count - t, TILE, -1)
+            valid = keys_seen(inside, mask_ptr, batch * L + last, count - t, TILE, -1)
             qs = load_rows(q_at, q_l, last, inside, TILE, E, -1)
-            ks = load_rows(k_at, k_l, last, real, TILE, E, -1)
-            vs = load_rows(v_at, v_l, last, real, TILE, E, -1)
-            # a and y may be in the memory of dv and dk.
+            ks = load_rows(k_at, k_l, last, valid, TILE, E, -1)
+            vs = load_rows(v_at, v_l, last, valid, TILE, E, -1)
+            # a and y may share memory with dv and dk.
             aa = load_rows(a_at, D, last, inside, TILE, E, -1)
             ys = load_rows(y_at, D, last, inside, TILE, E, -1)
             ms = load_rows(shift_at, D, last, inside, TILE, E, -1)
@@ -159,17 +159,17 @@ def key_gradients(
                 f = query_features(qs[i], E)
                 s, z = add_query(s, z, f, aa[i], ys[i], decay(m, new, E), E)
                 m = new
-                dk, dv = key_gradient(ks[i], vs[i], real[i], m, s, z, E)
+                dk, dv = key_gradient(ks[i], vs[i], valid[i], m, s, z, E)
                 store_row(dk_at, D, last - i, dk, inside[i])
                 store_row(dv_at, D, last - i, dv, inside[i])
     else:
         s, z, m = load_slot(suffix_ptr, row, d, D, lanes, E)
         for t in range(0, count, TILE):
             inside = tokens_inside(t, count, lanes, TILE)
-            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
-            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
-            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            valid = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
             for i in tl.static_range(TILE):
-                dk, dv = key_gradient(ks[i], vs[i], real[i], m, s, z, E)
+                dk, dv = key_gradient(ks[i], vs[i], valid[i], m, s, z, E)
                 store_row(dk_at, D, first + t + i, dk, inside[i])
                 store_row(dv_at, D, first + t + i, dv, inside[i])

@@ -1,4 +1,4 @@
-"""The backend's two functions: what to allocate, and which kernels to call."""
+"""Forward and backward of the backend: allocate tensors and launch kernels."""
 
 import contextlib
 import functools
@@ -29,20 +29,20 @@ KERNELS = {
     "query_gradients": gradients.query_gradients,
     "key_gradients": gradients.key_gradients,
 }
-# An autotuner keeps in itself what it is called with, and a backward may have a thread per GPU.
+# An autotuner stores its arguments in itself, and autograd runs a thread per GPU.
 LOCK = threading.Lock()
-# a b + c in one instruction, whatever is usual in a version of Triton.
+# Fuse a * b + c, whatever the default of the Triton version is.
 COMPILED = {"enable_fp_fusion": True}
 
 
 def settings(config: Config, warp: int) -> dict[str, int]:
-    """One lane for each thread."""
+    """Return the block and tile size of a configuration, with one channel per thread."""
     return dict(BLOCK=config.warps * warp, TILE=config.tile)
 
 
 @functools.cache
 def _warp(device: torch.device) -> int:
-    """Lanes of a warp: 64 on some GPUs of AMD."""
+    """Return the number of lanes of a warp: 64 on some AMD GPUs, else 32."""
     if INTERPRETED:
         return 32
     with _on(device):
@@ -52,10 +52,11 @@ def _warp(device: torch.device) -> int:
 
 @functools.cache
 def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
-    """The kernel with all its configurations, one of which is chosen on the GPU, once per D.
+    """Return the autotuned kernel; tuning runs on the GPU, once per D.
 
-    One for each expansion: Triton may keep in files what it chose for which key, if that is plain.
-    It is run many times over, and where `lent` must find what it has overwritten: see `_adjoints`.
+    There is one autotuner per expansion, so that its key holds plain values that Triton can store
+    in a file. Tuning runs the kernel repeatedly. With `lent`, the kernel overwrites its inputs,
+    which are then restored before each run (see `_adjoints`).
     """
     kernel = KERNELS[name]
     some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms)]
@@ -66,7 +67,7 @@ def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """What all kernels of a call have in common."""
+    """Arguments that all kernels of a call share."""
 
     E: Numbers
     D: int
@@ -92,27 +93,27 @@ class _Call:
     def fixed(self, name: str, config: Config, grid: Any, *args: Any, **options: Any) -> None:
         if not grid[0]:
             return
-        cut = settings(config, _warp(self.device))
-        grid = (grid[0], triton.cdiv(self.D, cut["BLOCK"]), *grid[1:])
+        sizes = settings(config, _warp(self.device))
+        grid = (grid[0], triton.cdiv(self.D, sizes["BLOCK"]), *grid[1:])
         if name == "step":
-            del cut["TILE"]
+            del sizes["TILE"]
         else:
             options["CHUNK"] = self.chunk
         with _on(self.device):
-            constants = dict(E=self.E, **cut, **options, **COMPILED)
+            constants = dict(E=self.E, **sizes, **options, **COMPILED)
             KERNELS[name][grid](*args, num_warps=config.warps, **constants)
 
     def slots(self, x: Tensor) -> int:
         return configs.slots(x, self.cu, self.chunk)
 
-    def places(self, x: Tensor) -> tuple[Any, ...]:
-        """Mask, offsets, and the sequence of each chunk."""
+    def layout(self, x: Tensor) -> tuple[Any, ...]:
+        """Return the mask, the offsets, and the sequence of each chunk."""
         if self.cu is None:
             return self.mask, None, None
         return self.mask, self.cu, configs.row_of_slot(self.cu, self.chunk, self.slots(x))
 
     def sums(self, count: int, like: Tensor) -> Tensor:
-        """[count, 2 N + 1, D]; zeros where packed sequences leave some out: no output is random."""
+        """Allocate sums [count, 2 N + 1, D]; zeros if packed, as some slots are never written."""
         fresh = torch.empty if self.cu is None else torch.zeros
         shape = (count, 2 * self.E.terms + 1, self.D)
         return fresh(shape, dtype=like.dtype, device=like.device)
@@ -163,10 +164,10 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -
     prefix = None
     if causal:
         prefix = call.sums(call.slots(k), m1) if saved is None else saved
-    call.tuned("states", call.slots(k), *_strided(k, v), *call.places(k), sums, L, D)
+    call.tuned("states", call.slots(k), *_strided(k, v), *call.layout(k), sums, L, D)
     args = (sums, prefix, call.cu, *before, *after, L, D)
     call.fixed("merge", MERGE, (call.rows, expansion.terms), *args)
-    args = (*_strided(q, k, v), *call.places(q), prefix, *after, y, Lq, D)
+    args = (*_strided(q, k, v), *call.layout(q), prefix, *after, y, Lq, D)
     call.tuned("outputs", call.slots(q), *args, CAUSAL=causal)
     return y, *after, saved
 
@@ -195,26 +196,26 @@ def backward(
     s1, z1, m1 = kernel_sums(final[0], real), kernel_sums(final[1], real), dense(final[2], real)
     a, y, m = _adjoints(dk, dv, real, causal)
     sums = call.sums(call.slots(q), final[2])
-    # What follows each chunk; not causal, the same for all chunks of a sequence.
+    # Reverse sums after each chunk; if not causal, the same for all chunks of a sequence.
     follows = call.sums(call.slots(k) if causal else rows, final[2])
 
-    args = (*_strided(q, k, v, gy), *call.places(q), saved, s1, z1, m1, dq, a, y, m, sums, Lq, D)
+    args = (*_strided(q, k, v, gy), *call.layout(q), saved, s1, z1, m1, dq, a, y, m, sums, Lq, D)
     call.tuned("query_gradients", call.slots(q), *args, CAUSAL=causal)
     suffix, total = (follows, None) if causal else (None, follows)
     m0 = dense(inputs.shift, real)
     args = (sums, suffix, call.cu, *cotangents, m1, m0, ds, dz, total, Lq, D)
     call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
-    args = (*_strided(q, k, v), *call.places(k), follows, a, y, m, dk, dv, L, D)
+    args = (*_strided(q, k, v), *call.layout(k), follows, a, y, m, dk, dv, L, D)
     call.tuned("key_gradients", call.slots(k), *args, lent=causal and a is dv, CAUSAL=causal)
     return dq, dk, dv, ds, dz
 
 
 def _adjoints(dk: Tensor, dv: Tensor, real: torch.dtype, causal: bool) -> tuple[Tensor, ...]:
-    """Memory for a, y and m of every token, between the backward's two walks.
+    """Return memory for a, y and m of every token, which the backward's first walk writes.
 
-    dv and dk hold a and y until they are overwritten, where they can: less to allocate.
+    To save memory, dv and dk hold a and y until they are overwritten, if their dtype allows it.
     """
     if not causal:
-        return dv, dk, dk  # never touched
+        return dv, dk, dk  # unused
     m = torch.empty(dk.shape, dtype=real, device=dk.device)
     return (dv, dk, m) if dk.dtype == real else (torch.empty_like(m), torch.empty_like(m), m)

@@ -1,4 +1,4 @@
-"""Where a program works, and how tiles and sums move between memory and registers."""
+"""Position of a program, and loads and stores of tiles and sums."""
 
 import triton
 import triton.language as tl
@@ -12,10 +12,10 @@ def block_of(D, BLOCK: tl.constexpr):
 
 @triton.jit
 def sequence_of(row, cu_ptr, L, CHUNK: tl.constexpr):
-    """Of one sequence: its batch row, its first token, how many there are, its first slot.
+    """Return a sequence's batch row, first token, number of tokens and first slot.
 
-    Offsets are not checked on a GPU, which would need a sync: wrong ones must not lead out
-    of memory.
+    Offsets on a GPU are not checked, which would need a sync. They are clamped here, so that wrong
+    offsets cannot cause an access outside the tensors.
     """
     row = row.to(tl.int64)
     if cu_ptr is None:
@@ -29,7 +29,7 @@ def sequence_of(row, cu_ptr, L, CHUNK: tl.constexpr):
 
 @triton.jit
 def chunk_of(slot, cu_ptr, row_ptr, L, CHUNK: tl.constexpr):
-    """Of one chunk: its sequence and batch row, its first token, how many there are."""
+    """Return a chunk's sequence, batch row, first token and number of tokens."""
     if cu_ptr is None:
         row = slot // tl.cdiv(L, CHUNK)
     else:
@@ -42,7 +42,7 @@ def chunk_of(slot, cu_ptr, row_ptr, L, CHUNK: tl.constexpr):
 
 @triton.jit
 def channels_at(ptr, batch, batch_stride, d, d_stride):
-    """Where the channels of a batch row begin."""
+    """Return pointers to the channels of a batch row."""
     return ptr + (batch * batch_stride + d.to(tl.int64) * d_stride)
 
 
@@ -51,7 +51,7 @@ def channels_at(ptr, batch, batch_stride, d, d_stride):
 
 @triton.jit
 def tokens_inside(t, count, lanes, TILE: tl.constexpr):
-    """Lanes of a tile's tokens: none past the end."""
+    """Return the mask of active lanes for each token of a tile; False past the end."""
     inside = ()
     for i in tl.static_range(TILE):
         inside = inside + (lanes & (t + i < count),)
@@ -60,20 +60,20 @@ def tokens_inside(t, count, lanes, TILE: tl.constexpr):
 
 @triton.jit
 def keys_seen(inside, mask_ptr, token, left, TILE: tl.constexpr, STEP: tl.constexpr = 1):
-    """Of those, the ones whose key is not masked; `left` tokens are left."""
+    """Restrict `inside` to valid keys; `left` is the number of remaining tokens."""
     if mask_ptr is None:
         return inside
     else:
-        real = ()
+        valid = ()
         for i in tl.static_range(TILE):
             seen = tl.load(mask_ptr + token + i * STEP, mask=i < left, other=0)
-            real = real + (inside[i] & (seen != 0),)
-        return real
+            valid = valid + (inside[i] & (seen != 0),)
+        return valid
 
 
 @triton.jit
 def load_rows(at, stride, token, ok, TILE: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr = 1):
-    """A tile's rows, from `token` on; 0 where not ok, and nothing is read there."""
+    """Load the rows of a tile, starting at `token`; lanes that are not ok are 0 and not read."""
     rows = ()
     for i in tl.static_range(TILE):
         x = tl.load(at + (token + i * STEP) * stride, mask=ok[i], other=0.0).to(E.real)
@@ -88,7 +88,7 @@ def store_row(at, stride, token, x, ok):
 
 @triton.jit
 def load_terms(ptr, d, D, lanes, E: tl.constexpr):
-    """N terms of sums, D apart."""
+    """Load N terms with a stride of D."""
     N: tl.constexpr = E.terms
     terms = ()
     for n in tl.static_range(N):
@@ -117,7 +117,7 @@ def store_shift(ptr, m, d, lanes, E: tl.constexpr):
 
 @triton.jit
 def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
-    """The state before the first token (Eq. 8, Eq. 9)."""
+    """Return the state before the first token (Eq. 8, Eq. 9)."""
     N: tl.constexpr = E.terms
     zero = tl.zeros((BLOCK,), E.real)
     return (zero,) * N, (zero,) * N, zero + E.empty_shift
@@ -125,7 +125,7 @@ def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
 
 @triton.jit
 def load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK: tl.constexpr, E: tl.constexpr):
-    """A row of a state [R, N, D]; without one, no sums."""
+    """Load a row of a state [R, N, D], or an empty state if there is none."""
     N: tl.constexpr = E.terms
     if s_ptr is None:
         return no_sums(BLOCK, E)

@@ -1,14 +1,15 @@
-"""The scan: how terms are summed along time. A lane is a channel, a program a block of them.
+"""The scan: sums of terms along time. A lane handles a channel, a program a block of channels.
 
-Three phases split a sequence over time: `states` sums every chunk of CHUNK tokens on its own,
-`merge` computes what precedes each, `outputs` walks the tokens again from there. The backward
-(gradients.py) is the same from the other end: `query_gradients` also sums the terms that the
-queries of a chunk add for earlier keys, `merge_back` goes over the chunks, `key_gradients` walks
-back. `fused` is all of the forward in one pass, if there are enough channels; `step` is one token.
+Three kernels split a sequence over time: `states` sums every chunk of CHUNK tokens separately,
+`merge` computes the sums before each chunk, and `outputs` walks the tokens again from there. The
+backward (gradients.py) runs the same way in reverse: `query_gradients` also sums the terms of the
+queries of each chunk, `merge_back` computes the sums after each chunk, and `key_gradients` walks
+the tokens in reverse. With enough channels, `fused` is the whole forward in one pass. `step`
+processes one token.
 
-Sums are relative to a shift m (ops.features). A tile of TILE tokens is asked for before any is
-used, so that the latencies of memory overlap: neither that nor the BLOCK of lanes changes a bit.
-In memory sums are [slot, 2 N + 1, D]: s, z and the shift, for each chunk or sequence.
+Sums are relative to a shift m (ops.features). All TILE tokens of a tile are loaded before the first
+is used, so that memory latencies overlap. Neither TILE nor BLOCK, the number of lanes, changes a
+bit. In memory, sums are [slot, 2 N + 1, D]: s, z and the shift of each chunk or sequence.
 """
 
 import triton
@@ -41,11 +42,11 @@ def _sum_keys(
 ):  # fmt: skip
     for t in range(begin, end, TILE):
         inside = tokens_inside(t, end, lanes, TILE)
-        real = keys_seen(inside, mask_ptr, mask_at + t, end - t, TILE)
-        ks = load_rows(k_at, k_l, first + t, real, TILE, E)
-        vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+        valid = keys_seen(inside, mask_ptr, mask_at + t, end - t, TILE)
+        ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
+        vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
         for i in tl.static_range(TILE):
-            s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+            s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
     return s, z, m
 
 
@@ -66,7 +67,7 @@ def states(
     k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr, sums_ptr, L, D,
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of every chunk on its own, relative to its own least key."""
+    """Sum a chunk, relative to the smallest key of the chunk."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     _row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -84,9 +85,9 @@ def merge_chunks(
     s, z, m, sums_ptr, prefix_ptr, first, chunks, n, d, D, lanes,
     BACK: tl.constexpr, TILE: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """Term n of what precedes each chunk (going back: follows it), and of all of them."""
+    """Store term n of the sums before (BACK: after) each chunk; return that of all chunks."""
     N: tl.constexpr = E.terms
-    lost_s = tl.zeros_like(s)  # to rounding, and made good: Kahan's sum
+    lost_s = tl.zeros_like(s)  # rounding errors (Kahan summation)
     lost_z = tl.zeros_like(z)
     for t in range(0, chunks, TILE):
         ok = tokens_inside(t, chunks, lanes, TILE)
@@ -134,7 +135,7 @@ def merge(
     sums_ptr, prefix_ptr, cu_ptr, s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, L, D,
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """What precedes every chunk, and the final state: term n of one sequence."""
+    """Compute term n of the sums before every chunk of a sequence, and of its final state."""
     N: tl.constexpr = E.terms
     row = tl.program_id(0)
     n = tl.program_id(2)
@@ -163,7 +164,7 @@ def outputs(
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """y of every chunk of queries, from what precedes it (Eq. 6), or from all keys (Eq. 5)."""
+    """Compute y of a chunk of queries, from the earlier keys (Eq. 6) or from all keys (Eq. 5)."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -175,12 +176,12 @@ def outputs(
         v_at = channels_at(v_ptr, batch, v_b, d, v_d)
         for t in range(0, count, TILE):
             inside = tokens_inside(t, count, lanes, TILE)
-            real = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
-            ks = load_rows(k_at, k_l, first + t, real, TILE, E)
-            vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+            valid = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
+            ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
+            vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
             qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
             for i in tl.static_range(TILE):
-                s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
                 f = reading(qs[i], E)
                 store_row(y_at, D, first + t + i, quotient(read(f, s, E), read(f, z, E)), inside[i])
     else:
@@ -204,7 +205,7 @@ def fused(
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """A whole sequence in one pass: sums of a chunk apart from those before, which round less."""
+    """Process a sequence in one pass; a chunk is summed separately, which rounds less."""
     row = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     batch, first, count, slot = sequence_of(row, cu_ptr, L, CHUNK)
@@ -222,12 +223,12 @@ def fused(
         if CAUSAL:
             for t in range(begin, end, TILE):
                 inside = tokens_inside(t, end, lanes, TILE)
-                real = keys_seen(inside, mask_ptr, batch * L + first + t, end - t, TILE)
-                ks = load_rows(k_at, k_l, first + t, real, TILE, E)
-                vs = load_rows(v_at, v_l, first + t, real, TILE, E)
+                valid = keys_seen(inside, mask_ptr, batch * L + first + t, end - t, TILE)
+                ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
+                vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
                 qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
                 for i in tl.static_range(TILE):
-                    s, z, m = absorb(s, z, m, ks[i], vs[i], real[i], E)
+                    s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
                     kept = decay(pm, m, E)
                     f = reading(qs[i], E)
                     num = read(f, ps, E) * kept + read(f, s, E)
@@ -255,7 +256,7 @@ def step(
     s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, y_ptr, D,
     E: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One token of every sequence."""
+    """Process one token of a sequence."""
     row = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     batch = row.to(tl.int64)

@@ -1,7 +1,7 @@
-"""A model writes on, for as long as it is asked to, in memory that does not grow.
+"""Generate text of any length in constant memory.
 
-`generate` of transformers keeps all tokens, and hands them around at every step. Here the prompt
-goes into the cache, and from then on there is one token and the cache.
+`generate` of transformers keeps all tokens and copies them at every step. Here a step needs the
+last token and the cache only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,35 +12,31 @@ import torch
 from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from eattn._checks import check_number, check_size
 from eattn.hf import EACache, EAForCausalLM
-from eattn.hf.model import not_a_number
-from eattn.lm.tokenizer import writer
-from eattn.train.config import check_number
+from eattn.hf.model import nan_weight
+from eattn.lm.tokenizer import decode
 
-CHUNK = 1024  # tokens of a prompt that are read at once
+CHUNK = 1024  # tokens of a prompt per forward
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: at temperature 0 the likeliest, else by chance.
+    """Options that choose the next token."""
 
-    `top_k` leaves the so many likeliest ones, `top_p` the likeliest that together have so much of
-    the probability.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: float = 1.0  # 0 takes the most likely token
+    top_k: int | None = None  # sample from the k most likely tokens only
+    top_p: float | None = None  # sample from the most likely ones with total probability p only
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, least=0)
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
+        if self.top_k is not None:
+            check_size("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 
     def warpers(self) -> list[Any]:
-        """What scores go through before chance decides, in the order of transformers."""
+        """Return the processors of the logits, in the order of transformers."""
         if not self.temperature:
             return []
         made: list[Any] = []
@@ -54,11 +50,21 @@ class Sampling:
 
 
 class Generation:
-    """The tokens after a prompt, one at a time; `cache` is all that is kept of those before.
+    """Iterator over the tokens after a prompt.
 
-    Its size is constant for every mixer but exact EA, `sa` and `aft`. It ends before the model's
-    token for the end of a text, unless `endless`, which never has it chosen. The same seed gives
-    the same tokens.
+    The size of its `cache` is constant for every mixer but exact EA, `sa` and `aft`.
+
+    Parameters
+    ----------
+    model : EAForCausalLM
+    prompt : sequence of int
+    tokens : int
+        Maximum number of tokens to generate.
+    sampling : Sampling, optional
+    seed : int, optional
+        The same seed gives the same tokens.
+    endless : bool, default False
+        Never choose the token that ends a text; by default it ends the iteration.
     """
 
     def __init__(
@@ -73,9 +79,8 @@ class Generation:
     ) -> None:
         if not len(prompt):
             raise ValueError("the prompt must have at least one token, got none")
-        if tokens < 1:
-            raise ValueError(f"tokens must be at least 1, got {tokens}")
-        _check_room(model.config.max_position_embeddings, len(prompt), tokens)
+        check_size("tokens", tokens)
+        _check_positions(model.config.max_position_embeddings, len(prompt), tokens)
         self.model, self.left, self.endless = model.eval(), tokens, endless
         self.sampling = sampling or Sampling()
         self.warpers = self.sampling.warpers()
@@ -107,11 +112,11 @@ class Generation:
 
     @torch.inference_mode()
     def _read(self, tokens: Tensor) -> Tensor:
-        """[1, n] into the cache -> the logits of the token after them, [1, vocab]."""
+        """Add tokens [1, n] to the cache and return the logits of the next one, [1, vocab]."""
         out = self.model(tokens, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         scores: Tensor = out.logits[:, -1].float().cpu()
         if bool(scores.isnan().any()):
-            name = not_a_number(self.model)
+            name = nan_weight(self.model)
             why = f"the weight {name} holds NaN" if name else "no weight does: an overflow?"
             raise ValueError(f"the model's logits are NaN; {why}")
         if self.endless and self.ends:
@@ -129,18 +134,12 @@ class Generation:
 
 
 def stream(model: EAForCausalLM, tokenizer: Any, prompt: str, **options: Any) -> Iterator[str]:
-    """The text after a prompt, as it comes; `options` are those of a `Generation`."""
-    generation = Generation(model, tokenizer(prompt)["input_ids"], **options)
-    made = writer(tokenizer)
-    for token in generation:
-        if text := made.write(token):
-            yield text
-    if text := made.rest():
-        yield text
+    """Yield the text after a prompt as it is generated; `options` are those of `Generation`."""
+    yield from decode(tokenizer, Generation(model, tokenizer(prompt)["input_ids"], **options))
 
 
-def _check_room(positions: int | None, prompt: int, tokens: int) -> None:
-    """That all that is read has a learned position; the last token is not read."""
+def _check_positions(positions: int | None, prompt: int, tokens: int) -> None:
+    """Raise unless all tokens but the last, which is not read, have a learned position."""
     if positions is None or prompt + tokens - 1 <= positions:
         return
     if prompt > positions:
@@ -154,6 +153,6 @@ def _check_room(positions: int | None, prompt: int, tokens: int) -> None:
 
 
 def _ends(model: EAForCausalLM) -> set[int]:
-    """The tokens that end a text."""
+    """Return the tokens that end a text."""
     ends = model.config.eos_token_id
     return set(ends if isinstance(ends, list) else [] if ends is None else [ends])

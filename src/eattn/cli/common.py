@@ -1,0 +1,157 @@
+"""Options, input data and output files that several commands share."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eattn import _io
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from eattn.data import Cases
+
+# ---- options ----
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
+ModelOut = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder to save the model to.")
+]
+CsvOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="CSV file to write. By default print to stdout."),
+]
+PlotOut = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw a plot to a .png or .svg file.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Folder with known datasets. By default $EATTN_DATA.",
+    ),
+]
+Mixer = Annotated[
+    str,
+    typer.Option("--mixer", metavar="NAME", help="Mixer, such as ea-6, sa or gru."),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option("--epochs", metavar="N", min=1, help="Largest number of training epochs."),
+]
+Lr = Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Learning rate.")]
+Dim = Annotated[
+    int | None, typer.Option("--dim", metavar="N", min=1, help="Number of channels in the model.")
+]
+Depth = Annotated[
+    int | None, typer.Option("--depth", metavar="N", min=1, help="Number of Transformer blocks.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed.")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu or cuda.")]
+ForceModel = Annotated[bool, typer.Option("--force", help="Overwrite an existing model.")]
+ForceFiles = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+
+
+# ---- input data ----
+
+
+@contextmanager
+def prefix_errors(source: str) -> Iterator[None]:
+    """Prefix ValueErrors from the block with the name of the source."""
+    try:
+        yield
+    except ValueError as error:
+        from eattn.train import CheckpointError
+
+        if isinstance(error, CheckpointError):  # its message already names the checkpoint
+            raise
+        raise ValueError(f"{source}: {error}") from error
+
+
+def find_file(source: str, kind: str, expected: str) -> Path | None:
+    """Return the user's file, or None if `source` names a known dataset of this kind."""
+    from eattn.data import look_up
+
+    path = Path(source)
+    if path.exists() and not path.is_dir():  # pipes are accepted
+        return path
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        problem = "is a folder" if path.exists() else "does not exist"
+        raise ValueError(f"{source} {problem}; expected a {expected} file")
+    try:
+        known = look_up(source)
+    except ValueError as error:
+        raise ValueError(f"file {source} does not exist, and it is an {error}") from None
+    if known.kind != kind:
+        raise ValueError(f"{source} is a {known.kind} dataset; expected a {kind} dataset")
+    return None
+
+
+def read_samples(source: str, split: str, data_dir: Path | None) -> "Cases":
+    """Read a `.ts` file, or this split of a known dataset."""
+    from eattn.data import load_classification, read_ts
+
+    path = find_file(source, "classification", ".ts")
+    if path is not None:
+        return read_ts(path)
+    return load_classification(source, split, data_dir=data_dir, progress=True)
+
+
+def read_series(
+    data: str,
+    time: str | None,
+    target: str | None,
+    series: str | None,
+    data_dir: Path | None,
+) -> "tuple[pd.DataFrame, dict[str, str | None]]":
+    """Read a table or a known dataset in long format, and the original names of its columns."""
+    from eattn.data import load_forecasting, read_table
+
+    path = find_file(data, "forecasting", "CSV or Parquet")
+    if path is not None:
+        table = read_table(path, time=time, target=target, series=series)
+    else:
+        table = load_forecasting(data, data_dir=data_dir, progress=True)
+        target = target or table.target
+    names = table.columns
+    if target is None:
+        target = names[0] if len(names) == 1 else "y" if "y" in names else None
+    if target is None:
+        raise ValueError(
+            f"{data} has several numeric columns: {', '.join(names)}; choose one with --target"
+        )
+    if target not in names:
+        raise ValueError(f"{data} has no numeric column {target!r}; it has {', '.join(names)}")
+    frame = table.frame.rename(columns={target: "y"})
+    named = "unique_id" in frame
+    if not named:
+        frame["unique_id"] = target
+    columns = {"ds": table.time, "y": target, "unique_id": series if named else None}
+    return frame[["unique_id", "ds", "y"]], columns
+
+
+# ---- output files ----
+
+
+def check_out(option: str, out: Path | None, *, force: bool) -> None:
+    """Raise before any work if the file of `option` cannot be written."""
+    if out is None:
+        return
+    if out.is_dir() or not out.parent.is_dir():
+        problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
+        raise ValueError(f"{option} must be a file, but {out} {problem}")
+    if out.exists() and not force:
+        raise ValueError(f"{out} already exists; use --force to overwrite it")
+
+
+def write_text(text: str, out: Path | None) -> None:
+    """Write a file atomically, or print to stdout if `out` is None."""
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        _io.write_text(out, text)
