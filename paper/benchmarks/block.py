@@ -2,7 +2,7 @@
 
 A step is forward and backward into parameters and input, on one sequence in float32; the optimizer
 is left out, because it costs the same with every mixer. `q+k+v` is the block without attention: no
-mechanism that mixes tokens can be cheaper. Every mechanism first runs once in a process of its own,
+mechanism that mixes tokens can be cheaper. Every mechanism first runs once in a separate process,
 for its peak memory and because it may fail; those that are fast enough are then timed in turn.
 """
 
@@ -34,7 +34,7 @@ OFTEN = (SUM, OURS, "sa")  # timed three times as often, because the targets com
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. The targets are for 768 channels."""
+    """Sizes and limits; the targets are for 768 channels."""
 
     mixers: tuple[str, ...] = (SUM, "ea-2", OURS, "ea", *OTHERS)
     causal: tuple[str, ...] = (OURS, "sa")  # measured causal, too
@@ -137,7 +137,7 @@ def check() -> Row:
 
 
 def trial(plan: Plan, key: Key) -> Row:
-    """Run one step in a process of its own."""
+    """Run one step in a separate process."""
     options = {"name": key["mixer"], "causal": key["causal"], "length": key["L"], "dim": plan.dim}
     return peak.trial("paper.benchmarks.block:step", limit=plan.limit, **options)
 
@@ -197,7 +197,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     for length, steps in sorted(group(rows_of(rows, "step"), "L").items()):
         notes = [f"`{label(row)}`: {row['reason']}." for row in steps if "reason" in row]
         if any(row.get("runs") == 1 for row in steps):
-            notes.insert(0, "A star marks a single run in a process of its own.")
+            notes.insert(0, "A star marks a single run in a separate process.")
         title = f"A training step, L = {length:,}; × is relative to `{SUM}`"
         head = ["mechanism", "step", "×", "peak memory", "parameters"]
         yield Table(title, head, [_cells(row, steps) for row in steps], notes)

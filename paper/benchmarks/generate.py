@@ -32,7 +32,7 @@ NEAR = 1e-4  # largest difference of logits with and without the cache
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure; the sizes of the model are those of BERT-base."""
+    """Sizes of the text and of the model; the defaults are those of BERT-base."""
 
     mixers: tuple[str, ...] = (OURS, "sa")
     tokens: int = 4096
@@ -130,7 +130,7 @@ def text(plan: Plan, model: EAForCausalLM) -> Iterator[Row]:
     clock = Clock(cache)
     options: dict[str, Any] = {"past_key_values": cache, "streamer": clock, "do_sample": False}
     model.generate(plan.start(), max_new_tokens=plan.tokens, **options)
-    # The prompt comes first, and the first token has no time of its own: it includes the prompt.
+    # The prompt comes first, and the first token is not timed: it includes the prompt.
     seconds = [later - earlier for earlier, later in pairwise(clock.times[1:])]
     for window in plan.windows():
         first, last = window["first"], window["last"]

@@ -4,7 +4,7 @@ EA-6 in float32 is timed against the paper's PyTorch code, against softmax atten
 (`scaled_dot_product_attention`) and against the streaming limit (`torch.addcmul`, three reads and
 one write). Numbers are checked first; candidates are timed in turn. The contract is for causal
 `[1, 16384, 768]`; the long series is `[1, 1048576, 8]`, the inference call `[1, 1, 768]`. Peak
-memory is what the operating system reports for a process of its own.
+memory is what the operating system reports for a separate process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ CALLS = ("ea_series", "ea_series with state", "ea_series_step")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure; the defaults are those of the contract."""
+    """Shapes and repetitions; the defaults are those of the contract."""
 
     shape: Shape = SHAPE
     rounds: int = 30  # of work that takes milliseconds

@@ -1,10 +1,10 @@
 """Beyond the paper: faithful to exact EA in linear time.
 
-The paper takes the Taylor series for EA, which it is only near 0. A quadrature, a sum of Gaussian
-features, is EA on its whole grid at the same complexity. There are three questions. How large is
-the error for a number of terms and a spread of q and k, and what do the terms cost? Does a model
-trained with exact EA give the same answers on a quadrature? Does training with a faithful expansion
-give better models? The models are those of Table 3 and Table 4 on their short datasets, because
+The paper's Taylor series equals EA only near 0. A quadrature, a sum of Gaussian features, equals EA
+on its whole grid at the same complexity. There are three questions. How does the error depend on
+the number of terms and on the spread of q and k, and what do the terms cost? Does a model trained
+with exact EA give the same answers with a quadrature? Does training with a faithful expansion give
+better models? The models are those of Table 3 and Table 4 on their short datasets, because
 exact EA is quadratic.
 """
 

@@ -1,11 +1,11 @@
 """Beyond the paper: language models.
 
-Byte-level language models that differ only in their mixer: the same blocks, number of parameters
-and steps in the same order, on the sources of Python's standard library. What counts is the bits
-per byte of validation text, after as many tokens and after as much time. EA has no sense of
-nearness of its own, so a short convolution precedes every mixer. EA-6 and SA are also trained
-without it, and SA with learned positions. These are the first 300 steps with one learning rate for
-all: how fast models learn, and not where they end.
+Byte-level language models that differ only in their mixer are trained on the sources of Python's
+standard library, with the same blocks, parameters and batches. They are compared by the bits per
+byte of validation text after the same number of tokens, and after the same time. EA does not know
+which tokens are near, so a short convolution precedes every mixer. EA-6 and SA are also trained
+without it, and SA with learned positions. The 300 steps with one learning rate for all show how
+fast models learn, not where they end.
 """
 
 import shutil

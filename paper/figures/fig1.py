@@ -247,7 +247,7 @@ def _curves(values: dict[str, list[float]]) -> list[Row]:
 
 
 def heat(title: str, values: list[list[float]], **scale: Any) -> Panel:
-    """Draw a map of [query, key] with a colour scale of its own."""
+    """Draw a map of [query, key] with its own colour scale."""
     cells = [{"i": i, "j": j, "w": w} for i, row in enumerate(values) for j, w in enumerate(row)]
     ticks = list(range(0, len(values), 8))
     body = alt.Chart(alt.Data(values=cells)).mark_rect(aria=False)

@@ -1,9 +1,9 @@
 """Figure 3: eˣ and its Taylor polynomials.
 
-The series replaces the exponential by a polynomial: how close it is, where most products 2qk fall,
-and why the order must be even. The paper's figure shows orders 2 and 6. Its text needs an even
-order, so that every weight is positive, but its recurrence (Eq. 7) ends at t − 1, which is odd; so
-both are shown.
+The series replaces the exponential by a polynomial. The panels show how close it is, where most
+products 2qk fall, and why the order must be even. The paper's figure shows orders 2 and 6. Its text
+needs an even order, so that every weight is positive, but its recurrence (Eq. 7) ends at t − 1,
+which is odd. Both are shown.
 """
 
 from collections.abc import Iterator, Sequence

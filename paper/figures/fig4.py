@@ -50,7 +50,7 @@ CLOSE = 0.99  # share of the predicted L that is tried first
 
 @dataclass(frozen=True)
 class Plan(bert.ModelPlan):
-    """What to measure."""
+    """Points, budgets and limits."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa", "sa-math")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -101,7 +101,7 @@ def plan(quick: bool) -> Plan:
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
-    """Run steps in processes of their own, for their memory, and then time them in turn.
+    """Run steps in separate processes, for their memory, and then time them in turn.
 
     Timed steps come last: they leave memory in the heap of this process.
     """
@@ -145,7 +145,7 @@ def step(name: str, *, batch: int, length: int, dim: int, depth: int, device: st
 
 
 def measured_step(**options: Any) -> Work:
-    """Return `step` for a process of its own whose memory is measured."""
+    """Return `step` for a separate process whose memory is measured."""
     peak.free_at_once()
     return step(**options)
 
@@ -167,7 +167,7 @@ def options(plan: Plan, key: Key) -> dict[str, Any]:
 
 
 def trial(plan: Plan, key: Key, most: int | None = None) -> Row:
-    """Run one step in a process of its own; stop it when it takes more than `most` bytes."""
+    """Run one step in a separate process; stop it when it takes more than `most` bytes."""
     target = "paper.figures.fig4:measured_step"
     found = peak.trial(target, most, limit=plan.limit, **options(plan, key))
     return found | plan.conditions(key["mixer"])
@@ -377,7 +377,7 @@ def _longest_notes(rows: Rows) -> Iterator[str]:
     model = size(rows[0]["model_bytes"])
     yield (
         f"The budget holds weights and gradients ({model}) and the step, no optimizer. Every"
-        " longest L was run, once, in a process of its own."
+        " longest L was run, once, in a separate process."
     )
     out = []
     for row in rows:

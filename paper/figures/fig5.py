@@ -1,7 +1,7 @@
 """Figure 5: the cost of inference with BERT-base.
 
 The model is causal and generates token by token, EA through its recurrent state, SA with a KV cache
-whose memory is allocated before. Every memory is measured in a process of its own; (a) includes the
+whose memory is allocated before. Every memory is measured in a separate process; (a) includes the
 weights. All mixers and positions of a batch size are timed in turn. States and caches are filled to
 a position directly: the cost of a token depends on how much it reads, not on the content.
 """
@@ -51,7 +51,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Plan(bert.ModelPlan):
-    """What to measure."""
+    """Points, budgets and limits."""
 
     mixers: tuple[str, ...] = ("ea-2", OURS, "sa")
     batches: tuple[int, ...] = (1, 4, 8)
@@ -152,7 +152,7 @@ def latency(plan: Plan, log: RunLog, keys: Sequence[Key]) -> Iterator[Row]:
 
 
 def without_time(trials: Rows, free: float) -> Iterator[str | None]:
-    """Yield the reason why a trial cannot be timed beside all weights, or None."""
+    """Yield the reason why a trial cannot be timed together with all weights, or None."""
     weights = sum({row["mixer"]: row["model_bytes"] for row in trials}.values())
     for row in trials:
         needed = weights + row.get("peak_bytes", 0)
@@ -257,13 +257,13 @@ def room_for(position: int, tokens: int, burst: int) -> int:
 
 
 def generate(name: str, *, position: int, tokens: int, **options: Any) -> Work:
-    """Return work that fills a state and decodes some tokens, for a process of its own."""
+    """Return work that fills a state and decodes some tokens, for a separate process."""
     decoder = _warm_decoder(name, room=position + tokens, **options)
     return lambda: Stream(decoder, position).seconds(tokens)
 
 
 def prefill(name: str, *, length: int, chunk: int, **options: Any) -> Work:
-    """Return work that reads a prompt in chunks, for a process of its own."""
+    """Return work that reads a prompt in chunks, for a separate process."""
     decoder = _warm_decoder(name, room=length, **options)
     tokens = inputs((decoder.batch, length, options["dim"]), 1)[0].to(decoder.x_t.device)
     return lambda: read(decoder.model, tokens, chunk)

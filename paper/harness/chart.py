@@ -29,6 +29,7 @@ POWERS_OF_2 = (
     "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + 'M' : "
     "datum.value >= 1024 ? format(datum.value / 1024, '.3~g') + 'k' : format(datum.value, '~g')"
 )
+LINES = "split(datum.label, '/')"  # a line per part of a label
 COLUMN = 145  # pixels of a sixth of a picture
 Point = Mapping[str, Any]
 Points = Iterable[Point]
@@ -102,10 +103,8 @@ class Chart:
             size = {"width": panel.columns * COLUMN - 70, "height": panel.height}
             lines[-1].append(panel.body.properties(title=panel.title, **size))
         whole = alt.vconcat(*(alt.hconcat(*line, spacing=25) for line in lines), spacing=25)
-        shared = whole.resolve_scale(
-            color="shared", fill="shared", strokeDash="shared", shape="shared"
-        )
-        spec = self._spec(shared, pictures=True)
+        shared: Any = dict.fromkeys(("color", "fill", "strokeDash", "shape"), "shared")
+        spec = self._spec(whole.resolve_scale(**shared), pictures=True)
         if path.suffix == ".png":
             path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
         else:
@@ -186,7 +185,7 @@ def dots(
     narrow = {"type": "log", "nice": False, "padding": 12}
     scale: dict[str, Any] = narrow if log else {"zero": False}
     chart = base(points).encode(
-        x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0),
+        x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0, labelExpr=LINES),
         xOffset=alt.XOffset("series:N", sort=list(looks)),
         y=alt.Y("y:Q", title=y).scale(**scale),
         color="series:N",

@@ -90,7 +90,7 @@ class Result:
 
     @property
     def source(self) -> str:
-        """Where the rows were measured, and when the last of them was."""
+        """Machine, version of torch, and date of the newest row."""
         row = max(self.rows, key=lambda row: str(row["date"]))
         return f"{row['hardware']}, torch {row['torch']}, {row['date'][:10]}."
 
@@ -182,7 +182,7 @@ def _modules(folder: str) -> Iterable[str]:
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Report]:
-    """Show a bar of measured keys; it has no thread of its own beside the work that is timed."""
+    """Show a bar of measured keys; it starts no thread, which would disturb timed work."""
     words = "{task.description:<32.32}"
     columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     options: Any = {"transient": True, "auto_refresh": False, "speed_estimate_period": 3600.0}

@@ -1,4 +1,4 @@
-"""Peak memory of one piece of work, as the operating system reports it for a process of its own.
+"""Peak memory of one piece of work, as the operating system reports it for a separate process.
 
 A fresh interpreter per point: nothing an earlier point left in the allocator can hide a cost, and
 a point that fails leaves the others alive.

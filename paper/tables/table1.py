@@ -170,7 +170,7 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
 
 
 def memory(plan: Plan, point: Point, log: RunLog) -> Row:
-    """Measure the peak memory in a process of its own; the row has a `reason` if that fails."""
+    """Measure the peak memory in a separate process; the row has a `reason` if that fails."""
     options = {"name": point.mixer, "length": point.L, "dim": point.D}
     return trial("paper.tables.table1:training", limit=plan.limit, **options)
 

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, spoken to through two pipes: its DevTools protocol, as JSON."""
+"""Drive a headless Chromium through the DevTools protocol, as JSON over two pipes."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ OPTIONS = (
     "--force-device-scale-factor=1",
     "--remote-debugging-pipe",
 )
-# Chromium reads commands from file 3 and answers on file 4; first out of the way of these two.
+# Chromium reads commands from file 3 and answers on file 4. Both pipes are moved above 10 first.
 START = """
 import fcntl, os, sys
 a, b = (fcntl.fcntl(int(file), fcntl.F_DUPFD, 10) for file in sys.argv[1:3])
@@ -34,12 +34,12 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def find() -> str | None:
-    """The browser of this machine, if it has one."""
+    """Return the path of a browser, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
-    """One tab: `send` what DevTools knows, `run` JavaScript, and what went wrong in `errors`."""
+    """One tab: `send` DevTools commands, `run` JavaScript; `errors` collects what went wrong."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self.commands, self.answers = commands, answers
@@ -55,7 +55,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file at this width, and wait until it is there."""
+        """Load a file in a window of this size, and wait until it is loaded."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -66,33 +66,28 @@ class Page:
             self._receive()
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key, given to what has the focus."""
-        codes = {"Enter": 13, " ": 32, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27}
-        text = {"Enter": "\r", " ": " "}.get(key, "")
-        fields = {"key": key, "windowsVirtualKeyCode": codes[key], "text": text}
+        """Press a key; the focused element receives it."""
+        code, text = {"Enter": (13, "\r"), " ": (32, " ")}[key]
+        fields = {"key": key, "windowsVirtualKeyCode": code, "text": text}
         self.send("Input.dispatchKeyEvent", type="keyDown", **fields)
         self.send("Input.dispatchKeyEvent", type="keyUp", **fields)
 
     def move(self, x: float, y: float) -> None:
-        """The pointer, in pixels of the window."""
+        """Move the pointer to a pixel of the window."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        answer = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
     def pdf(self) -> bytes:
         answer = self.send("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         return base64.b64decode(answer["data"])
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command, and its answer."""
+        """Send a command and return its answer."""
         self.number += 1
         message: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
         if self.session is not None:
@@ -130,7 +125,7 @@ class Page:
 
 @contextmanager
 def page(browser: str) -> Iterator[Page]:
-    """A tab of a browser that lives as long as the block."""
+    """Start a browser with one tab; it ends with the block."""
     read_command, commands = os.pipe()
     answers, write_answer = os.pipe()
     start = [sys.executable, "-c", START, str(read_command), str(write_answer)]

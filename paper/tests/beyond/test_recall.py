@@ -161,8 +161,3 @@ def test_the_learning_rate_is_chosen_on_validation():
         "16 pairs: `sa` 0.600, EA-6 0.500.",
     ]
     assert list(recall.draw(rows).legend) == ["sa", "ea-6", recall.GUESS]
-
-
-def test_an_unknown_mixer_is_named():
-    with pytest.raises(ValueError, match="unknown mixer 'xx'"):
-        recall.rows(replace(TINY, mixers=("xx",)), RunLog(None, "recall"))

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 import eattn
 from eattn.ops import reference
 from paper.figures import fig1
-from paper.harness.experiment import result
 from paper.harness.runlog import Row, RunLog, find_row
 
 MECHANISM = pytest.mark.parametrize("name", fig1.MECHANISMS)
@@ -92,12 +91,6 @@ def test_misplaced_weight_is_between_none_and_all():
     first, last = torch.eye(2)[:1, :, None], torch.eye(2)[1:, :, None]
     assert fig1.misplaced(first, first).tolist() == [0.0]
     assert fig1.misplaced(first, last).tolist() == [1.0]
-
-
-def test_published_rows_belong_to_the_full_plan():
-    log = RunLog(None, "fig1")
-    log.rows = before = result("fig1").rows
-    assert list(fig1.rows(fig1.plan(quick=False), log)) == before
 
 
 def test_tables_and_chart_show_the_rows(rows):

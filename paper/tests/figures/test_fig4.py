@@ -8,9 +8,7 @@ import pytest
 from paper.figures import fig4
 from paper.figures.fig4 import ATTEMPTS, GAP, GRAIN, Memory, Plan, fit, search
 from paper.harness import bert, peak
-from paper.harness.experiment import result
 from paper.harness.runlog import RunLog
-from paper.harness.target import judge
 
 TINY = Plan(
     mixers=("ea-6",),
@@ -68,16 +66,6 @@ def test_every_length_is_timed_once(log):
     before = log.path.read_bytes()
     list(fig4.rows(TINY, RunLog(log.path, "fig4")))
     assert log.path.read_bytes() == before
-
-
-def test_published_rows_belong_to_the_full_plan(monkeypatch):
-    log = RunLog(None, "fig4")
-    log.rows = result("fig4").rows
-    before = list(log.rows)
-    monkeypatch.setattr(peak, "trial", None)
-    assert len(list(fig4.rows(Plan(), log))) == 26 + 12 + 25
-    assert log.rows == before
-    assert len(judge(fig4.TARGETS, before)) == 5
 
 
 def test_tables_and_chart_show_the_rows(log):

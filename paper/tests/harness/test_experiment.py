@@ -9,6 +9,7 @@ from rich.console import Console
 from eattn.cli import run_app
 from paper.__main__ import app
 from paper.harness import experiment
+from paper.harness.runlog import RunLog
 from paper.harness.table import Table
 from paper.harness.target import Target
 
@@ -61,6 +62,26 @@ def test_experiments_have_one_shape(name):
             plan.anything = 1
     assert all(callable(getattr(module, part)) for part in ("rows", "tables"))
     assert experiment.Result(name, module, []).about
+
+
+WITHOUT_DATA = [n for n in experiment.names() if n not in ("table3", "table4", "faithful", "gpu")]
+
+
+@pytest.mark.parametrize("name", WITHOUT_DATA)
+def test_published_rows_belong_to_the_full_plan(name, monkeypatch):
+    module, log = experiment.load(name), RunLog(None, name)
+    log.rows = experiment.result(name).rows
+    monkeypatch.setattr(log, "add", None)  # nothing is measured
+    found = list(module.rows(module.plan(quick=False), log))
+    assert found and all(row in log.rows for row in found)
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table4", "faithful", "recall", "lm", "fig4"])
+def test_unknown_mixers_are_refused(name):
+    module = experiment.load(name)
+    plan = dataclasses.replace(module.plan(quick=True), mixers=("xx",))
+    with pytest.raises(ValueError, match="unknown mixer 'xx'"):
+        list(module.rows(plan, RunLog(None, name)))
 
 
 def test_unknown_experiments_are_named():

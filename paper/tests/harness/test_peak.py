@@ -1,4 +1,4 @@
-"""Peak memory of work in a process of its own, within a limit, and on a GPU (a fake one)."""
+"""Peak memory of work in a separate process, within a limit, and on a GPU (a fake one)."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ MIB = 2**20
 
 @pytest.fixture
 def trial(monkeypatch):
-    """Run a function of this module in a process of its own."""
+    """Run a function of this module in a separate process."""
     folder, _, module = __file__.removesuffix(".py").rpartition("/")
     monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
     return lambda function, *most, **options: peak.trial(f"{module}:{function}", *most, **options)

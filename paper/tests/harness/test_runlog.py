@@ -70,13 +70,6 @@ def test_only_missing_keys_are_measured_together():
     assert found[:2] == first and [row["cost"] for row in found] == [2, 2, 1]
 
 
-def test_without_a_file_rows_stay_in_memory():
-    log = RunLog(None, "bench")
-    assert measure(log) == [1, 2, 3, 4, 5]
-    assert measure(log) == []
-    assert len(log.rows) == 5
-
-
 @pytest.mark.parametrize("torn", [b"", b'{"bench": "ben', b"{"], ids=["whole", "torn", "brace"])
 @pytest.mark.parametrize(
     ("kept", "again"), [(1, [2, 3, 4, 5]), (2, [3, 4, 5]), (3, [3, 4, 5]), (4, [3, 4, 5]), (5, [])]

@@ -3,7 +3,6 @@
 import pytest
 
 from eattn.nn import MIXERS, make_mixer
-from paper.harness.experiment import result
 from paper.harness.runlog import Row, RunLog
 from paper.harness.target import judge
 from paper.tables import table1
@@ -15,7 +14,7 @@ TINY = Plan(("ea-6",), lengths=(16, 32, 64), orders=(2, 4), **SIZES)
 
 def test_every_point_is_measured_once(tmp_path, monkeypatch):
     log = RunLog(tmp_path / "table1.jsonl", "table1")
-    cost = table1.memory(TINY, table1.Point("ea-6", 16, 8, 16), log)  # in a process of its own
+    cost = table1.memory(TINY, table1.Point("ea-6", 16, 8, 16), log)  # in a separate process
     assert cost["peak_bytes"] >= 0
     monkeypatch.setattr(table1, "trial", lambda *args, **options: cost)
     rows = list(table1.rows(TINY, log))
@@ -43,10 +42,7 @@ def test_points_that_fail_are_reported_and_not_timed():
     assert "la, L = 16, D = 8: not done after 0.01 s." in list(table1.differences(rows))
 
 
-def test_published_rows_belong_to_the_full_plan():
-    log = RunLog(None, "table1")
-    log.rows = before = result("table1").rows
-    assert list(table1.rows(table1.plan(quick=False), log)) == before
+def test_every_curve_has_enough_points_for_an_exponent():
     for plan in (table1.plan(quick=False), table1.plan(quick=True)):
         assert all(len(curve.points) >= 3 for curve in plan.curves())
 

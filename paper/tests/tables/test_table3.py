@@ -103,8 +103,3 @@ def test_ea_6_is_compared_with_the_paper_and_softmax(sa, words):
 def test_runs_of_another_protocol_are_not_judged():
     rows = [row | {"protocol": "clean"} for row in rows_of(ea_6=(0.98,), sa=(0.9,))]
     assert judge(table3.TARGETS, rows) == []
-
-
-def test_an_unknown_mixer_is_named():
-    with pytest.raises(ValueError, match="unknown mixer 'xx'"):
-        table3.rows(replace(TINY, mixers=("xx",)), RunLog(None, "table3"))

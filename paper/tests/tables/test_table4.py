@@ -1,7 +1,5 @@
 """Table 4: windows without overlap, equal features for all models, and runs that are resumed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -159,8 +157,3 @@ def test_missing_models_are_not_judged():
     assert table.lines[0][:2] == ["ea-6", "1.250 / 2.500"]
     assert ["paper's ea-6", "1.23 / 1.79"] in [line[:2] for line in table.lines]
     assert "ea-6, paper" in table4.draw(rows).legend
-
-
-def test_unknown_mixers_are_refused():
-    with pytest.raises(ValueError, match="unknown mixer 'xx'"):
-        table4.rows(replace(TINY, mixers=("xx",)), RunLog(None, "table4"))
