@@ -267,7 +267,7 @@ def _round(length: float) -> int:
 def find_longest(plan: Plan, log: RunLog, key: Key) -> Row:
     """Return the longest L that fits the budget: it ran, and a slightly longer one did not fit.
 
-    Every attempt is a row of its own, so an interrupted search does not repeat it.
+    Every attempt is a row, so an interrupted search does not repeat it.
     """
     batch, room = key["batch"], key["budget"] - plan.model_bytes(key["mixer"])
     predicted = fit(_known(log.rows, key)).longest(batch, room)

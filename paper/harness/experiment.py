@@ -133,7 +133,7 @@ def run(
 ) -> Result:
     """Measure the rows of a plan that the run log in `out` does not have, or all if `fresh`.
 
-    A quick run has a plan and a run log of its own, NAME-quick.jsonl. `changes` are fields of the
+    A quick run has its own plan and run log, NAME-quick.jsonl. `changes` are fields of the
     plan and their values as text, with commas between those of a tuple.
     """
     module = load(name)

@@ -19,7 +19,7 @@ class Target:
     at_most: float | None = None
     stretch: float | None = None  # a harder bound in the same direction
     unit: str = ""  # written after the number
-    quick: bool = False  # judged after a quick run, too, whose plan measures the same shape
+    quick: bool = False  # also evaluated after a quick run, whose plan measures the same shape
     highlight: str = ""  # words for the top of the report page, read after the number
 
     def __post_init__(self) -> None:

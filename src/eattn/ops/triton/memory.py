@@ -125,7 +125,7 @@ def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
 
 @triton.jit
 def load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK: tl.constexpr, E: tl.constexpr):
-    """Load a row of a state [R, N, D], or an empty state if there is none."""
+    """Load a row of a state [R, N, D], or return an empty state without one."""
     N: tl.constexpr = E.terms
     if s_ptr is None:
         return no_sums(BLOCK, E)
