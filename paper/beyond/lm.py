@@ -137,16 +137,16 @@ def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return by_variant(rows, lambda row: row["mixer"] + kind(row), varying)
 
 
-def _bits(rows: Rows, name: str) -> float:
+def _bits(rows: Rows, name: str = OURS) -> float:
     return fmean(row["bits_per_byte"] for row in by_name(rows)[name])
 
 
 def _ratio(rows: Rows) -> float:
-    return _bits(rows, OURS) / _bits(rows, "sa")
+    return _bits(rows) / _bits(rows, "sa")
 
 
 TARGETS = (
-    Target("EA-6: bits per byte", lambda rows: _bits(rows, OURS), at_most=2.6),
+    Target("EA-6: bits per byte", _bits, at_most=2.6),
     Target("bits per byte: EA-6 / SA", _ratio, at_most=1.03, unit="×"),
 )
 

@@ -74,8 +74,8 @@ class ModelPlan:
         """Return the other fields of a row that describe the model and how it runs."""
         base = (self.dim, self.depth) == (DIM, DEPTH)
         model = {"model": "BERT-base" if base else "smaller, for a test", "dtype": "float32"}
-        bytes_ = {"model_bytes": self.model_bytes(mixer)}
-        return model | bytes_ | {"threads": torch.get_num_threads()}
+        threads = torch.get_num_threads()
+        return model | {"model_bytes": self.model_bytes(mixer), "threads": threads}
 
 
 def mixer_points(rows: Iterable[Row], x: str, y: str, *, unit: float = 1.0) -> list[Row]:
