@@ -3,8 +3,9 @@
 The paper gives complexities; here they are measured, causal and on one sequence with one head.
 Training is a forward and backward of the mechanism alone: the projections around it are the same
 for all, the paper's table does not count them, and their O(LD²) would hide most of what it counts.
-Decoding is a step of the layer with its projections. Peak memory is measured in a separate process per point, and times are interleaved. Exponents are fitted to the upper half of each curve,
-where growing costs have outgrown constant ones.
+Decoding is a step of the layer with its projections. Peak memory is measured in a separate process
+per point, and times are interleaved. Exponents are fitted to the upper half of each curve, where
+growing costs have outgrown constant ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -61,7 +61,7 @@ def _find_isas() -> dict[str, str | None]:
 
 _library, _why_not = _load()
 
-# Instruction sets the kernels were built for, fastest first: None, or the reason why this CPU cannot run it.
+# Instruction sets of the kernels, fastest first: None, or the reason why this CPU cannot run them.
 ISAS = _find_isas()
 _INDEX = {isa: i for i, isa in enumerate(ISAS)}
 _USABLE = [isa for isa, why in ISAS.items() if why is None]
