@@ -6,7 +6,7 @@ at a time, and recurrences one token at a time.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -24,7 +24,6 @@ SERIES = tuple(name for name in PLAIN if name.startswith("ea-"))
 HEADED = ("sa", "sa-math", "la", "taylor", "sa~4", "la~1")
 CACHED = ("ea", "sa", "sa-math", "aft")  # their state grows with every token
 CONSTANT = tuple(name for name in NAMES if name.partition("~")[0] not in CACHED)
-RECURRENT = ("gru", "linear-rnn")
 
 names = pytest.mark.parametrize("name", NAMES)
 MODES = {"grad": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
@@ -242,13 +241,3 @@ def _linear_rnn(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
     h = _both_ways(mixer, x, key_mask, [cell(way) for way in range(ways)])
     gates = [F.silu(F.linear(x, g[way], g0[way])) for way in range(ways)]
     return h * torch.cat(gates, -1)
-
-
-@contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Fill uninitialised memory with NaN."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)

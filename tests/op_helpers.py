@@ -7,6 +7,8 @@ with the quadratic reference and plain autograd; `run` computes it with a backen
 import functools
 import itertools
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,14 +171,23 @@ def expected(shape: tuple[int, int, int], dtype: torch.dtype, **of: Any) -> tupl
     return _expected(shape, dtype, str(torch.get_default_device()), **of)
 
 
-@functools.lru_cache(
-    maxsize=4
-)  # consecutive tests share a case, and the oracle is slower than any backend
+# Consecutive tests share a case, and the oracle is slower than any backend.
+@functools.lru_cache(maxsize=4)
 def _expected(
     shape: tuple[int, int, int], dtype: torch.dtype, device: str, **of: Any
 ) -> tuple[Case, Answer]:
     case = make(shape, **of).to(dtype)
     return case, oracle(case)
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fill uninitialised memory with NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def run(case: Case, backend: str | None) -> Answer:

@@ -10,10 +10,10 @@ from mixer_helpers import (
     make,
     modes,
     names,
-    poisoned_memory,
     same,
     tokens,
 )
+from op_helpers import poisoned_memory
 from torch import Tensor
 
 from eattn.nn import Mixer

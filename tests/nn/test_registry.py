@@ -4,12 +4,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.nn.functional as F
 from mixer_helpers import (
     HEADED,
     MASKS,
     NAMES,
-    RECURRENT,
     causals,
     differentiate,
     every_mask,
@@ -17,10 +15,10 @@ from mixer_helpers import (
     literal,
     make,
     names,
-    poisoned_memory,
     same,
     tokens,
 )
+from op_helpers import poisoned_memory
 
 from eattn import Taylor
 from eattn.nn import MIXERS, ElementwiseAttention, make_mixer
@@ -110,16 +108,6 @@ def test_only_visible_tokens_get_gradients(name):
         assert (grad != 0).any(-1).all()
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_recurrence_uses_both_directions(name):
-    """The first output depends on the last token, and the last output on the first token."""
-    mixer, x = make(name, dim=7, causal=False), tokens(2, 9, 7)
-    for changed, other in ((0, -1), (-1, 0)):
-        z = x.clone()
-        z[:, changed] += 1
-        assert (mixer(z)[:, other] - mixer(x)[:, other]).abs().max() > 1e-6
-
-
 @names
 @causals
 def test_packed_sequences_match_separate_sequences(name, causal):
@@ -197,10 +185,3 @@ def test_linear_rnn_starts_with_memories_from_2_to_512():
     keep = torch.sigmoid(mixer.in_proj.bias[:64]).detach()
     assert float(keep.min()) == pytest.approx(1 / 2, abs=0.01)
     assert float(keep.max()) == pytest.approx(1 - 1 / 512, abs=1e-4)
-
-
-@causals
-def test_gru_matches_torch(causal):
-    mixer, x = make("gru", causal=causal), tokens(2, 7)
-    same(mixer(x), F.linear(mixer.gru(x)[0], mixer.out_proj.weight, mixer.out_proj.bias))
-    assert mixer.gru.bidirectional is not causal

@@ -1,6 +1,7 @@
 """All forms of the operator agree: parallel, chunked, step by step, packed, padded, merged."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -64,12 +65,9 @@ def test_chunked_equals_parallel(backend, call, data):
             ys.append(y)
         return torch.cat(ys, 1)
 
-    def parallel(q, k, v):
-        return ea_series(q, k, v, expansion=expansion, causal=True, backend=backend)
-
-    assert_same(
-        value_and_grads(chunked, inputs, gy), value_and_grads(parallel, inputs, gy), expansion
-    )
+    parallel = partial(ea_series, expansion=expansion, causal=True, backend=backend)
+    want = value_and_grads(parallel, inputs, gy)
+    assert_same(value_and_grads(chunked, inputs, gy), want, expansion)
 
 
 @thorough
@@ -84,12 +82,8 @@ def test_steps_equal_parallel(call):
             ys.append(y)
         return torch.stack(ys, 1)
 
-    def parallel(q, k, v):
-        return ea_series(q, k, v, expansion=expansion, causal=True)
-
-    assert_same(
-        value_and_grads(steps, inputs, gy), value_and_grads(parallel, inputs, gy), expansion
-    )
+    want = value_and_grads(partial(ea_series, expansion=expansion, causal=True), inputs, gy)
+    assert_same(value_and_grads(steps, inputs, gy), want, expansion)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -104,8 +98,7 @@ def test_packed_equals_padded_equals_separate(backend, causal, call, data):
     spans = list(itertools.pairwise(cuts))
     options = dict(expansion=expansion, causal=causal, backend=backend)
 
-    def packed(q, k, v):
-        return ea_series(q, k, v, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
+    packed = partial(ea_series, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
 
     def alone(q, k, v):
         return torch.cat(
@@ -128,7 +121,7 @@ def test_packed_equals_padded_equals_separate(backend, causal, call, data):
 
 @thorough
 @given(calls(), st.data())
-def test_readout_of_merged_states_equals_one_call(call, data):
+def test_merged_and_initial_states_equal_one_call(call, data):
     inputs, gy, expansion = call
     cut = data.draw(st.integers(0, gy.shape[1]))
 
@@ -137,26 +130,13 @@ def test_readout_of_merged_states_equals_one_call(call, data):
         b = accumulate(k[:, cut:], v[:, cut:], expansion=expansion)
         return readout(q, State.merge(a, b))
 
-    def whole(q, k, v):
-        return ea_series(q, k, v, expansion=expansion)
-
-    assert_same(value_and_grads(merged, inputs, gy), value_and_grads(whole, inputs, gy), expansion)
-
-
-@thorough
-@given(calls(), st.data())
-def test_initial_state_is_attended_to(call, data):
-    inputs, gy, expansion = call
-    cut = data.draw(st.integers(0, gy.shape[1]))
-
-    def memory(q, k, v):
+    def initial(q, k, v):
         state = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
         return ea_series(q, k[:, cut:], v[:, cut:], expansion=expansion, state=state)
 
-    def whole(q, k, v):
-        return ea_series(q, k, v, expansion=expansion)
-
-    assert_same(value_and_grads(memory, inputs, gy), value_and_grads(whole, inputs, gy), expansion)
+    want = value_and_grads(partial(ea_series, expansion=expansion), inputs, gy)
+    assert_same(value_and_grads(merged, inputs, gy), want, expansion)
+    assert_same(value_and_grads(initial, inputs, gy), want, expansion)
 
 
 @every_backend

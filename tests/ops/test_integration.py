@@ -141,32 +141,28 @@ def test_activation_checkpointing_gives_equal_gradients(reentrant):
         assert torch.equal(a.grad, b.grad)
 
 
+@pytest.mark.parametrize("order", [0, 6])  # with order 0 the gradient of q is zero
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "qkv"])
 @every_backend
-def test_single_input_may_require_a_gradient(backend):
-    q, k, v = (x.detach() for x in inputs(2, 20, 5))
-    for wanted in (q, k, v):
-        wanted.requires_grad_()
-        ea_series(q, k, v, causal=True, backend=backend).sum().backward()
-        assert wanted.grad is not None
-        wanted.requires_grad_(False)
-
-
-@pytest.mark.parametrize("order", [0, 6])
-@every_backend
-def test_every_input_gets_a_gradient_even_if_zero(backend, order):
-    q, k, v = inputs(1, 5, 3)
-    ea_series(q, k, v, order=order, backend=backend).sum().backward()
-    assert all(x.grad is not None for x in (q, k, v))
-    if order == 0:
-        assert not q.grad.any()
+def test_every_input_that_requires_a_gradient_gets_one(backend, wanted, order):
+    given = dict(zip("qkv", (x.detach() for x in inputs(2, 20, 5)), strict=True))
+    for name in wanted:
+        given[name].requires_grad_()
+    ea_series(**given, order=order, causal=True, backend=backend).sum().backward()
+    assert all(given[name].grad is not None for name in wanted)
+    assert order or "q" not in wanted or not given["q"].grad.any()
 
 
 @pytest.mark.parametrize("op", [ea, ea_series], ids=["ea", "ea_series"])
-def test_second_derivative_raises(op):
+def test_second_and_forward_mode_derivatives_raise(op):
     q, k, v = inputs(1, 5, 3)
     (grad,) = torch.autograd.grad(op(q, k, v).square().sum(), q, create_graph=True)
     with pytest.raises((NotImplementedError, RuntimeError), match="second derivative"):
         grad.sum().backward()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q.detach(), torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            op(dual, k, v, causal=True)
 
 
 def _in_child(queue, inputs):
@@ -271,15 +267,6 @@ def test_compiled_call_rejects_wrong_offsets():
     compiled = torch.compile(lambda q, cu: ea_series(q, q, q, causal=True, cu_seqlens=cu))
     with pytest.raises(ValueError, match="cu_seqlens must run from 0 to L = 8"):
         compiled(q, torch.tensor([0, 100_000_000], dtype=torch.int32))
-
-
-def test_forward_mode_gradients_raise():
-    q = torch.randn(1, 8, 4)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
-        for op in (ea, ea_series):
-            with pytest.raises(NotImplementedError, match="forward-mode"):
-                op(dual, q, q, causal=True)
 
 
 def test_shift_of_a_state_gets_no_gradient():

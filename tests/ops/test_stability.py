@@ -7,7 +7,7 @@ import torch
 from op_helpers import Case, assert_near, causals, draw, every_backend, make, oracle, pairwise, run
 from torch.utils._pytree import tree_leaves
 
-from eattn import Taylor, accumulate, ea_series, readout
+from eattn import Taylor, ea_series
 from eattn.ops import reference
 
 EPS = torch.finfo(torch.float32).eps
@@ -140,15 +140,6 @@ def test_nan_and_inf_stay_in_their_channel(backend, causal, name, junk):
     assert not got.y[:, 11, 4].isfinite().any()
     if causal:
         assert torch.equal(got.y[:, :11], clean.y[:, :11])
-
-
-@every_backend
-def test_no_keys_give_an_empty_state(backend):
-    state = accumulate(torch.randn(2, 0, 3), torch.randn(2, 0, 3))
-    assert state.shift.isposinf().all() and not state.s.any() and not state.z.any()
-    assert not readout(torch.randn(2, 4, 3), state).any()
-    y = ea_series(torch.randn(2, 4, 3), *torch.randn(2, 2, 0, 3).unbind(), backend=backend)
-    assert not y.any()
 
 
 @every_backend
