@@ -106,10 +106,7 @@ def test_model_that_raises_keeps_its_mode_and_no_hooks():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: diagnose(make_mixer("sa", 8), batch(2, 5, 8)),
-            "SoftmaxAttention has no element-wise attention layer",
-        ),
+        (lambda: diagnose(make_mixer("sa", 8), batch(2, 5, 8)), "has no element-wise attention"),
         (lambda: diagnose(layer(), batch(2, 5, 8), tolerance=0), "tolerance must be above 0"),
     ],
 )

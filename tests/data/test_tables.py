@@ -103,10 +103,7 @@ def test_times_are_found_in_many_formats(csv, header, first, second):
     ("cells", "day"),
     [
         (["31/01/2020", "01/02/2020"], "2020-01-31"),
-        (
-            ["01/02/2020", "13/02/2020"],
-            "2020-02-01",
-        ),  # only the second row shows that the day is first
+        (["01/02/2020", "13/02/2020"], "2020-02-01"),  # only the second row shows the order
         (["01/02/2020", "01/13/2020"], "2020-01-02"),
         (["20200102", "20200103"], "2020-01-02"),
     ],
@@ -140,19 +137,10 @@ def test_several_series_are_identified(csv):
         ("\n \n", "toy.csv is empty"),
         ("date,x\n", "toy.csv has a header but no rows"),
         ("date\n2020-01-01\n", "line 1: the header must name at least two columns, got 'date'"),
-        (
-            "2020-01-01,1\n2020-01-02,2\n",
-            "line 1: the header must name the columns, got 2020-01-01, 1",
-        ),
+        ("2020-01-01,1\n2020-01-02,2\n", "line 1: the header must name .* got 2020-01-01, 1"),
         ("date,x,x\n2020-01-01,1,2\n", "line 1: two columns are named 'x'"),
-        (
-            "date,x\n2020-01-01,1\n\n2020-01-02\n",
-            "line 4: expected 2 cells as in the header, got 1",
-        ),
-        (
-            "date,x\n2020-01-01,1\n2020-01-02,2,3\n",
-            "line 3: expected 2 cells as in the header, got 3",
-        ),
+        ("date,x\n2020-01-01,1\n\n2020-01-02\n", "line 4: expected 2 cells .* header, got 1"),
+        ("date,x\n2020-01-01,1\n2020-01-02,2,3\n", "line 3: expected 2 cells .* header, got 3"),
         ('date,x\n2020-01-01,"1\n', "toy.csv: .* EOF inside string"),
         ("date,x\n2020-01-01,1\n2020-01-02,b\n", "line 3, column 'x' must be .* got 'b'"),
         ("date,x\n2020-01-01,1\n2020-01-02,-inf\n", "line 3, column 'x' .* got '-inf'"),
@@ -170,10 +158,6 @@ def test_several_series_are_identified(csv):
         (
             "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
             "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
-        ),
-        (
-            "date,x\n2020-01-01,1\n2020-01-02,2\n2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 already occurs in line 2",
         ),
         (
             "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",

@@ -43,10 +43,7 @@ def test_comments_blank_lines_and_unknown_tags_are_skipped(ts, end):
 def test_gzip_and_byte_order_mark_do_not_matter(ts):
     text = (HEADER + "1,2:yes\n").encode()
     plain = read_ts(ts(text))
-    for other in (
-        ts(gzip.compress(text), "other.ts.gz"),
-        ts(b"\xef\xbb\xbf" + text, "other.ts"),
-    ):
+    for other in (ts(gzip.compress(text), "other.ts.gz"), ts(b"\xef\xbb\xbf" + text, "other.ts")):
         samples = read_ts(other)
         assert_array_equal(samples.X, plain.X)
         assert (samples.name, samples.y.tolist()) == (plain.name, ["yes"])
@@ -78,10 +75,7 @@ def test_labels_may_be_undeclared_missing_or_numbers(ts, text, y, classes):
         (" \n\n", "toy.ts is empty"),
         ("1,2:yes\n", "has no line @data"),
         (HEADER, "has no samples after @data"),
-        (
-            HEADER + "1,2:yes\n1,2:maybe\n",
-            "line 6: label 'maybe' is not declared.*declares yes, no",
-        ),
+        (HEADER + "1,2:yes\n1,2:maybe\n", "line 6: label 'maybe' is not .*declares yes, no"),
         (HEADER + "1,2\n", "line 5: a sample must end with ':' and its label"),
         (HEADER + "1,2:yes\n\n1,2\n", "line 7: Inconsistent number of dimensions"),
         (HEADER + "1,2:3:yes\n", "line 5: Channel 1 in case 1 has a different number of obs"),
@@ -106,10 +100,9 @@ def test_errors_name_the_line(ts, text, reason):
 
 def test_truncated_gzip_file_raises(ts):
     packed = gzip.compress((HEADER + "1,2:yes\n" * 99).encode())
-    with pytest.raises(ValueError, match=r"toy.ts.gz is not a complete gzip file"):
-        read_ts(ts(packed[:-20], "toy.ts.gz"))
-    with pytest.raises(ValueError, match=r"toy.ts.gz is not a complete gzip file"):
-        read_ts(ts(HEADER, "toy.ts.gz"))
+    for content in (packed[:-20], HEADER):
+        with pytest.raises(ValueError, match=r"toy.ts.gz is not a complete gzip file"):
+            read_ts(ts(content, "toy.ts.gz"))
 
 
 def test_missing_file_raises(tmp_path):

@@ -52,16 +52,6 @@ def test_the_history_is_saved_and_the_checkpoint_removed(saved):
     assert not (out / "checkpoint").exists()
 
 
-def test_a_model_is_overwritten_with_force_only(copy):
-    model, tokenizer = load(copy)
-    assert len(tokenizer) == model.config.vocab_size == 257
-    with pytest.raises(ValueError, match="copy holds a model already: --force overwrites it"):
-        check_free(copy, force=False)
-    check_free(copy, force=True)
-    save(train_lm(text(), LMConfig(**TINY | dict(hidden=8))), copy, text(), CONFIG)
-    assert load(copy)[0].config.hidden_size == 8
-
-
 def test_a_failed_save_keeps_the_checkpoint(saved, tmp_path, monkeypatch):
     out = tmp_path / "model"
     start(out, text(), CONFIG, force=False)

@@ -63,11 +63,6 @@ def test_only_bytes_accept_documents_that_are_not_utf8():
         train_bpe(wrong, 280)
 
 
-def test_a_vocabulary_smaller_than_bytes_raises():
-    with pytest.raises(ValueError, match=r"vocab must be above 257, .* got 257"):
-        train_bpe(documents(), 257)
-
-
 def test_training_a_bpe_is_deterministic():
     first, second = (train_bpe(text().train, 280).backend_tokenizer.to_str() for _ in range(2))
     assert first == second

@@ -1,4 +1,4 @@
-"""Training on text: losses of packed sequences, bits per byte, resuming."""
+"""Training on text: losses of packed sequences, and bits per byte."""
 
 import math
 from itertools import pairwise
@@ -13,15 +13,7 @@ from torch.testing import assert_close
 
 from eattn.data.text import Document, Text
 from eattn.hf import EAForCausalLM
-from eattn.lm import (
-    LMConfig,
-    PackedDataset,
-    bits_per_byte,
-    byte_tokenizer,
-    train_bpe,
-    train_lm,
-    training,
-)
+from eattn.lm import LMConfig, PackedDataset, bits_per_byte, byte_tokenizer, train_bpe, train_lm
 from eattn.lm.tokenizer import BYTES, encode
 from eattn.lm.training import byte_counts, loss
 
@@ -103,26 +95,6 @@ def test_validation_text_does_not_affect_the_training():
     other = Text(text().train, (Document("other", b"zzzz qqqq " * 30),))
     losses = [train_lm(each, config).history.rows[-1].loss for each in (text(), other)]
     assert losses[0] == losses[1]
-
-
-def test_an_interrupted_run_is_resumed_bit_for_bit(tmp_path, monkeypatch):
-    config, options = LMConfig(**TINY), dict(checkpoint=tmp_path, checkpoint_every=5)
-    whole = train_lm(text(), config)
-    calls = iter(range(100))
-
-    def fail(*args):
-        if next(calls) == 8:
-            raise InterruptedError
-        return loss(*args)
-
-    monkeypatch.setattr(training, "loss", fail)
-    with pytest.raises(InterruptedError):
-        train_lm(text(), config, **options)
-    monkeypatch.setattr(training, "loss", loss)
-    resumed = train_lm(text(), config, **options)
-    assert [p.bits_per_byte for p in resumed.points] == [p.bits_per_byte for p in whole.points]
-    expected = whole.model.state_dict()
-    assert all(torch.equal(x, expected[name]) for name, x in resumed.model.state_dict().items())
 
 
 def test_a_text_shorter_than_a_batch_is_one_batch():

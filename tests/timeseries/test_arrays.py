@@ -1,18 +1,11 @@
-"""Input of the classifier: scaled, padded and split arrays, and validation samples."""
+"""Input of the classifier: scaled and split arrays, and validation samples."""
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eattn.timeseries.arrays import (
-    fit_scaler,
-    pad,
-    split_long,
-    to_tensors,
-    trim,
-    validation_samples,
-)
+from eattn.timeseries.arrays import fit_scaler, split_long, to_tensors, validation_samples
 
 NAN = np.nan
 
@@ -39,30 +32,12 @@ def test_missing_values_are_zero_and_flagged():
     assert_array_equal(scaled(X, like=[X[0][:, ::2]])[0], [[-1, 0], [0, 0], [1, 0]])
 
 
-def test_unobserved_ends_are_dropped_and_gaps_kept():
-    x = np.array([[NAN, 1, NAN, NAN, 4, NAN], [NAN, NAN, NAN, 3, NAN, NAN]])
-    assert_array_equal(trim(x), x[:, 1:5])
-    assert trim(x[:, :1]).shape == (2, 0)
-
-
 def test_outliers_are_clipped_and_constants_scale_by_magnitude():
     [far] = scaled([np.array([[1e308, -1e308, 50.0]])], like=[np.array([[-1, 1]], np.int8)])
     assert_array_equal(far, [[100], [-100], [50]])
     constant = [np.full((1, 1000), 0.1)]
     assert fit_scaler(constant)[0].std[0] == pytest.approx(0.1)
     assert_allclose(scaled(constant)[0], 0, atol=1e-12)
-
-
-def test_batch_is_masked_where_lengths_differ():
-    long, short, empty = torch.ones(3, 2), torch.ones(1, 2), torch.ones(0, 2)
-    x, mask = pad([long, short, empty])
-    assert x.shape == (3, 3, 2)
-    assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
-    assert x.sum() == 8
-    assert pad([long, long])[1] is None
-    x, mask = pad([empty, empty])
-    assert x.shape == (2, 1, 2)
-    assert not mask.any()
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 14, 15, 50])

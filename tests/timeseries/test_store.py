@@ -94,10 +94,7 @@ def test_config_must_be_json(tmp_path):
 CORRUPTIONS = {
     "no weights": (lambda f: (f / WEIGHTS).unlink(), "weights.safetensors is missing"),
     "no config": (lambda f: (f / CONFIG).unlink(), "config.json is missing"),
-    "half a config": (
-        lambda f: (f / CONFIG).write_text('{"format": 1'),
-        "is corrupt: invalid JSON",
-    ),
+    "half a config": (lambda f: (f / CONFIG).write_text('{"format": 1'), "corrupt: invalid JSON"),
     "bytes": (lambda f: (f / CONFIG).write_bytes(b"\xff\xfe\x00"), "is corrupt: invalid JSON"),
     "a list": (lambda f: (f / CONFIG).write_text("[]"), "does not describe an eattn model"),
     "other model": (
@@ -135,7 +132,5 @@ def test_weights_must_be_safetensors(folder):
 def test_other_kinds_and_missing_folders_raise(folder, tmp_path):
     with pytest.raises(ModelError, match="model is a classifier, not a forecaster"):
         load(folder, "forecaster")
-    with pytest.raises(
-        ModelError, match="nowhere does not exist; expected the folder of a saved model"
-    ):
+    with pytest.raises(ModelError, match="nowhere does not exist; expected the folder of a"):
         load(tmp_path / "nowhere", "classifier")

@@ -48,15 +48,6 @@ def test_one_lag_equals_the_rollout_of_the_model():
     assert_close(y, model.rollout(x, 4, calendar=hours))
 
 
-@pytest.mark.parametrize("lags", [1, 3, 20])
-def test_reading_in_parts_equals_reading_at_once(lags):
-    model, x = model_of(lags), draw(2, 11, 1)
-    once, parts = read(model, x), None
-    for piece in (x[:, :1], x[:, 1:7], x[:, 7:]):
-        parts = read(model, piece, before=parts)
-    assert_close(roll_out(model, parts, 5), roll_out(model, once, 5))
-
-
 def test_padding_in_front_changes_nothing():
     model, x = model_of(3), draw(2, 6, 1)
     padded = torch.cat([x[:, :1].expand(-1, 4, -1), x], 1)

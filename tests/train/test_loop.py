@@ -9,13 +9,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from train.problem_helpers import loss, net, plain, points, same, scored, weights
 
-from eattn.train import (
-    Task,
-    TensorDataset,
-    TrainConfig,
-    TrainingError,
-    train,
-)
+from eattn.train import Task, TensorDataset, TrainConfig, TrainingError, train
 
 
 def test_a_problem_is_learned():

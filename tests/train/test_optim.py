@@ -10,15 +10,7 @@ from torch.testing import assert_close
 from train.problem_helpers import COUNT, loss, net, plain, points, same, weights
 
 from eattn.models import SequenceClassifier
-from eattn.train import (
-    Schedule,
-    Task,
-    TensorDataset,
-    TrainConfig,
-    isolated,
-    make_optimizer,
-    train,
-)
+from eattn.train import Schedule, Task, TensorDataset, TrainConfig, isolated, make_optimizer, train
 from eattn.train.optim import choose_device, choose_dtype
 
 
