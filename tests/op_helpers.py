@@ -130,6 +130,13 @@ def make(
     return case
 
 
+def padded(x: Tensor, mask: Tensor, fill: float) -> Tensor:
+    """Place the first tokens of each row where the mask is True, and `fill` elsewhere."""
+    out = torch.full_like(x, fill)
+    out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
+    return out
+
+
 @dataclass(frozen=True)
 class Answer:
     y: Tensor

@@ -138,7 +138,7 @@ def test_two_processes_match_one(folder, tmp_path):
         (["--text", "gone.txt"], "gone.txt does not exist"),
         (["--mixer", "sax"], "unknown mixer 'sax'"),
         (["--epochs", "1"], "give either steps or epochs"),
-        (["--tokenizer", "bpe", "--vocab", "9"], "vocab must be above 257"),
+        (["--tokenizer", "bpe", "--vocab", "257"], "vocab must be above 257"),
     ],
     ids=" ".join,
 )

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from op_helpers import draw
+from op_helpers import draw, padded
 from torch.testing import assert_close
 
 from eattn.models import SequenceClassifier
@@ -36,13 +36,6 @@ def model_of(mixer: str = "ea-6", **options) -> SequenceClassifier:
 def some_times(B: int, L: int) -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     return torch.randint(0, 7, (B, L, 2), generator=rng)
-
-
-def padded(x: torch.Tensor, mask: torch.Tensor, fill: float) -> torch.Tensor:
-    """Place the first tokens of each row where the mask is True, and `fill` elsewhere."""
-    out = torch.full_like(x, fill)
-    out[mask] = torch.cat([row[:n] for row, n in zip(x, mask.sum(1).tolist(), strict=True)])
-    return out
 
 
 def alone(model: SequenceClassifier, x: torch.Tensor, times=None) -> torch.Tensor:

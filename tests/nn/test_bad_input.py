@@ -62,20 +62,14 @@ def test_invalid_input_raises(name, causal):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
-def test_non_causal_mixer_takes_no_state(name):
+def test_non_causal_and_packed_calls_take_no_state(name):
     """EA-series is the exception: it reads from a state."""
-    _, state = mixer(name, causal=True)(X, return_state=True)
-    full = mixer(name, causal=False)
-    with raises(ValueError, "return_state needs causal=True"):
-        full(X, return_state=True)
-    with raises(ValueError, "state needs causal=True"):
-        full(X, state=state)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
-def test_packed_sequences_take_no_state(name):
-    causal = mixer(name, causal=True)
+    full, causal = (mixer(name, causal=causal) for causal in (False, True))
     _, state = causal(ONE, return_state=True)
+    with raises(ValueError, "return_state needs causal=True"):
+        full(ONE, return_state=True)
+    with raises(ValueError, "state needs causal=True"):
+        full(ONE, state=state)
     for options in ({"state": state}, {"return_state": True}):
         with raises(ValueError, "cu_seqlens cannot be combined with"):
             causal(ONE, cu_seqlens=CU, **options)

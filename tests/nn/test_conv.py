@@ -65,9 +65,3 @@ def test_config_adds_convolution_to_block():
 def test_invalid_width_raises(width, error, text):
     with pytest.raises(error, match=text):
         make_mixer("sa", 8, short_conv=width)
-
-
-def test_state_of_mixer_without_convolution_raises():
-    _, state = make_mixer("ea-6", 8, causal=True).step(torch.zeros(2, 8))
-    with pytest.raises(TypeError, match="state must be a ConvState, got State"):
-        make_mixer("ea-6", 8, causal=True, short_conv=4).step(torch.zeros(2, 8), state)

@@ -1,6 +1,11 @@
 """Rows are found again by their own settings, whatever else has changed since."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -149,3 +154,30 @@ def test_published_rows_are_readable(path):
     assert log.rows
     assert not {row["what"] for row in log.rows} & {"finished", "ratio"}
     assert path.read_bytes() == before
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from paper.harness.runlog import RunLog
+
+log = RunLog(Path(sys.argv[1]), "bench")
+for n in range(6):
+    log.measure({"what": "time", "n": n}, lambda: time.sleep(float(sys.argv[2])) or {"pid": n})
+"""
+
+
+def test_a_killed_run_continues_in_another_process(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-c", SLOW, str(path)]
+    child = subprocess.Popen([*command, "0.2"])
+    while not path.exists() or len(path.read_bytes().splitlines()) < 2:
+        assert child.poll() is None
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    before = rows(path)
+    assert 2 <= len(before) < 6
+    subprocess.run([*command, "0"], check=True)
+    assert rows(path)[: len(before)] == before
+    assert [row["n"] for row in rows(path)] == list(range(6))
