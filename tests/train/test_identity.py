@@ -32,7 +32,7 @@ def test_differences_of_the_config_are_listed(config, change, message):
 
 
 def test_differences_of_the_model_are_listed(config):
-    message = r"with another model: weight was float32\[2, 4\] trained and is float32\[3, 4\] trained"
+    message = r"another model: weight was float32\[2, 4\] trained and is float32\[3, 4\] trained"
     with pytest.raises(CheckpointError, match=message):
         train(nn.Linear(4, 3), plain(), config)
     with pytest.raises(CheckpointError, match=r"weight was .* and is absent, .*, and 5 more;"):
