@@ -63,9 +63,6 @@ def points(model) -> list[float]:
     return [point["bits_per_byte"] for point in about["points"]]
 
 
-# ---- train ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mixer", ["sa", "ea"])
 def test_options_reach_the_model(folder, tmp_path, mixer):
     options = ["--mixer", mixer, "--short-conv", 0, "--positions", "--tokenizer", "bpe"]
@@ -146,9 +143,6 @@ def test_invalid_options_raise(folder, tmp_path, args, reason):
     with pytest.raises(ValueError, match=reason):
         call("train", folder / "text", "--out", tmp_path / "model", *SMALL, *args)
     assert not (tmp_path / "model" / "config.json").exists()
-
-
-# ---- generate ------------------------------------------------------------------------------------
 
 
 def test_a_seed_determines_the_text(folder):

@@ -132,9 +132,6 @@ def test_cache_cannot_be_rolled_back():
     assert not cache.is_croppable
 
 
-# ---- weights and folders -------------------------------------------------------------------------
-
-
 def test_error_for_nan_names_the_weight(tmp_path):
     model = make()
     with torch.no_grad():

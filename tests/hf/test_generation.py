@@ -53,9 +53,6 @@ def full(model, tokens=None, **options):
     return generate(model, tokens, **{"do_sample": False, **kept, **options})
 
 
-# ---- the cache has no effect on the output -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("mixer", "way"), [*((m, "several beams") for m in MIXERS), *(("ea-6", way) for way in WAYS)]
 )
@@ -107,9 +104,6 @@ def test_missing_mask_is_inferred_from_padding_token():
     tokens, mask = padded(rows, "left")
     want = generate(model, tokens, attention_mask=mask, do_sample=False)
     assert torch.equal(generate(model, tokens, do_sample=False), want)
-
-
-# ---- continuation and prompts --------------------------------------------------------------------
 
 
 @mixers
@@ -170,9 +164,6 @@ def test_generation_without_prompt_starts_with_bos_token():
     assert torch.equal(
         generate(model, do_sample=False), generate(model, torch.tensor([[7]]), do_sample=False)
     )
-
-
-# ---- outputs, streaming and pipelines ------------------------------------------------------------
 
 
 @ways

@@ -36,9 +36,6 @@ def output(model, *args, **kwargs):
     return model(*args, **kwargs)[0]
 
 
-# ---- equivalent calls ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "mixer", "shape"),
     [
@@ -166,9 +163,6 @@ def test_masked_tokens_are_never_read(kind, side):
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
-# ---- training ------------------------------------------------------------------------------------
-
-
 def loss_of(model, tokens):
     labels = tokens if not isinstance(model, EAForSequenceClassification) else tokens[:, 0] % 2
     return model(tokens, labels=labels).loss
@@ -243,9 +237,6 @@ def test_compiled_model_has_same_gradients():
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     compiled(tokens, labels=tokens).loss.backward()
     assert_close([p.grad for p in model.parameters()], want)
-
-
-# ---- weights -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -372,9 +363,6 @@ def test_half_precision_keeps_sums_in_float32():
     out = model(ids(2, 5), use_cache=True)
     assert out.logits.dtype == torch.bfloat16
     assert out.past_key_values.layers[0].state.after.s.dtype == torch.float32
-
-
-# ---- the cache -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mixer", ["ea-6", "ea-q17", "la", "linear-rnn", "gru"])

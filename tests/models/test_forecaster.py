@@ -135,9 +135,6 @@ def test_rows_without_new_values_keep_their_state(mixer):
     assert_close(forecast[1:], rerun(model, x[1:, :4], HORIZON))
 
 
-# ---- the state -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mixer", CONSTANT)
 @options
 def test_state_size_does_not_depend_on_length(mixer, options):
@@ -169,9 +166,6 @@ def test_state_survives_save_and_load():
     back = torch.load(file, weights_only=True)
     assert isinstance(back, ForecasterState)
     assert_close(model.rollout(None, 2, state=back), model.rollout(x, 2))
-
-
-# ---- the loss ------------------------------------------------------------------------------------
 
 
 @options
@@ -208,9 +202,6 @@ def test_rows_without_target_do_not_count():
     nothing = model.loss(x[1:], key_mask=mask[1:])
     nothing.backward()
     assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
-
-
-# ---- invalid calls -------------------------------------------------------------------------------
 
 
 def test_forecaster_is_always_causal():

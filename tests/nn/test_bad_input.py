@@ -120,9 +120,6 @@ def test_state_of_wrong_shape_raises(name, grad):
                 causal(X, state=state)
 
 
-# ---- make_mixer ----------------------------------------------------------------------------------
-
-
 UNKNOWN = ["", "EA", "ea6", "ea-", "ea-x", "ea--2", "ea-6 ", "ea-6.0", "sa-", "mha", "q+k+v"]
 
 

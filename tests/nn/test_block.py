@@ -27,9 +27,6 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
     return TransformerBlock(dim=8, heads=2, mixer=mixer, **changes).double()
 
 
-# ---- configuration -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("field", "value", "error", "message"),
     [
@@ -102,9 +99,6 @@ def test_heads_must_divide_dim_if_mixer_has_heads():
     with pytest.raises(ValueError, match="heads must divide dim = 10, got 8"):
         TransformerBlock(dim=10, mixer="sa")
     assert TransformerBlock(dim=10, mixer="ea-6")(torch.randn(1, 3, 10)).shape == (1, 3, 10)
-
-
-# ---- computation ---------------------------------------------------------------------------------
 
 
 def ffn(block: TransformerBlock, x: torch.Tensor) -> torch.Tensor:

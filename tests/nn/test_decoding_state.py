@@ -29,9 +29,6 @@ from eattn.nn.decoding_state import ConvState, Hidden, KVCache, LinearState, par
 cached = pytest.mark.parametrize("name", CACHED)
 
 
-# ---- size ----------------------------------------------------------------------------------------
-
-
 def sizes(name: str, lengths: list[int], **options) -> list[int]:
     mixer, x = make(name, causal=True, **options), tokens(2, max(lengths))
     with torch.no_grad():
@@ -85,9 +82,6 @@ def test_each_mixer_has_its_type_of_state():
         **dict.fromkeys(("la", "taylor"), LinearState),
         **dict.fromkeys(("gru", "linear-rnn"), Hidden),
     }
-
-
-# ---- use -----------------------------------------------------------------------------------------
 
 
 @names
@@ -162,9 +156,6 @@ def test_state_is_rebuilt_from_named_tensors(name):
         stored = parts(state)
         assert sum(tensor.nbytes for tensor in stored.values()) == state.nbytes
         same(mixer.step(x[:, 8], rebuilt(like, stored))[0], mixer(x)[:, 8])
-
-
-# ---- caches --------------------------------------------------------------------------------------
 
 
 @cached

@@ -22,9 +22,6 @@ RIGHT = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
 KINDS = pytest.mark.parametrize("kind", ["linear", "conv"])
 
 
-# ---- values --------------------------------------------------------------------------------------
-
-
 def test_linear_embedding_maps_each_token():
     embed, x = TokenEmbedding(3, 4).double(), draw(2, 5, 3, seed=0)
     assert_close(embed(x), x @ embed.project.weight.T + embed.project.bias)
@@ -56,9 +53,6 @@ def test_unknown_kind_raises():
         TokenEmbedding(3, 4, kind="fourier")
     with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
         TokenEmbedding(0, 4)
-
-
-# ---- positions -----------------------------------------------------------------------------------
 
 
 def test_positions_are_added_from_start():
@@ -100,9 +94,6 @@ def test_invalid_positions_raise():
         positions(torch.randn(2, 5, 4), torch.tensor([1, 2, 3]))
     with pytest.raises(TypeError, match="max_len must be an int, got float"):
         LearnedPositions(4, 10.0)
-
-
-# ---- times ---------------------------------------------------------------------------------------
 
 
 def some_calendar(*shape: int, fields=tuple(FIELDS)) -> torch.Tensor:
@@ -218,9 +209,6 @@ def test_datetimes_strings_and_arrays_give_same_fields():
 def test_empty_times_give_empty_fields():
     fields = calendar_fields(np.array([], dtype="datetime64[s]"))
     assert fields.shape == (0, 5) and CalendarEmbedding(4)(fields).shape == (0, 4)
-
-
-# ---- all embeddings ------------------------------------------------------------------------------
 
 
 def test_embeddings_survive_state_dict_and_deepcopy():

@@ -125,9 +125,6 @@ def test_masked_sdpa_memory_is_linear_in_length():
     assert kib < 48 * 1024
 
 
-# ---- linear attention ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("d", [1, 2, 5, 64])
 def test_products_of_features_are_the_weights(name, d):
@@ -164,9 +161,6 @@ def test_linear_attention_state_is_the_sum_of_features(name):  # Eq. 18
     _, state = baselines.linear_attention(kernel, k, k, v, causal=True)
     assert_close(state[..., :-1], kernel.phi(k).mT @ v)
     assert_close(state[..., -1], kernel.phi(k).sum(2))
-
-
-# ---- AFT -----------------------------------------------------------------------------------------
 
 
 @causals
@@ -211,9 +205,6 @@ def test_aft_accepts_large_biases():
     assert_close(baselines.aft(*inputs, causal=True), want)
     single = baselines.aft(*(x.float() for x in inputs), causal=True)
     assert_close(single.double(), want, rtol=1e-4, atol=1e-4)
-
-
-# ---- linear recurrence ---------------------------------------------------------------------------
 
 
 def loop(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

@@ -178,8 +178,6 @@ def test_invalid_options_raise():
         train(net(), Task(dataset, loss, lambda model: {"train_loss": 1.0}))
 
 
-# ---- losses and gradients that are not finite ----------------------------------------------------
-
 CONFIG = TrainConfig(epochs=4, batch_size=10, lr=0.25)
 
 
