@@ -69,7 +69,7 @@ def plan(quick: bool) -> Plan:
     if not quick:
         return Plan()
     few: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536), "orders": (2, 6, 12)}
-    return Plan(rounds=15, slow_rounds=1, terms=(7, 17), peaks=("ours",), **few)
+    return Plan(rounds=15, slow_rounds=3, terms=(7, 17), peaks=("ours",), **few)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
