@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from eattn import Quadrature, State, Taylor, accumulate, ea_series, ea_series_step, readout
+from eattn import Quadrature, State, Taylor, accumulate, ea, ea_series, ea_series_step, readout
 from eattn.nn import ElementwiseAttention
 from eattn.ops.backends import BY_NAME
 
@@ -18,7 +18,8 @@ def x(*shape):
 
 X, ONE, TOKEN = x(2, 5, 3), x(1, 5, 3), x(2, 3)
 MASK = torch.ones(2, 5, dtype=torch.bool)
-STATE = State.zeros(2, 3)
+STATE, Q9 = State.zeros(2, 3), State.zeros(2, 3, expansion=Quadrature(9))
+NESTED = torch.nested.nested_tensor([x(4, 3), x(5, 3)], layout=torch.jagged)
 
 
 def call(**options):
@@ -43,7 +44,8 @@ WRONG_VALUES = [
     (lambda: ea_series(x(3, 5, 3), X, X), "q must be [2, L, 3]"),
     (lambda: ea_series(*[x(2, 5, 0)] * 3), "at least one channel"),
     (lambda: ea_series(X, X.to("meta"), X), "k must be on cpu"),
-    (lambda: ea_series(x(2, 4, 3), X, X, causal=True), "needs as many queries as keys"),
+    (lambda: ea_series(x(2, 6, 3), X, X, causal=True), "needs Lq <= Lk, got Lq = 6 and Lk = 5"),
+    (lambda: ea_series(X, ONE, ONE), "q must be [1, L, 3]"),
     (lambda: call(order=5), "order must be even"),
     (lambda: call(order=-2), "order must be even"),
     (lambda: call(order=18), "between 0 and 16"),
@@ -70,6 +72,7 @@ WRONG_VALUES = [
     (lambda: packed(0, 5, keys=x(1, 6, 3)), "cu_seqlens needs as many queries as keys"),
     (lambda: packed(0, 2, 5, state=State.zeros(1, 3)), "state must have s, z (2, 3, 7)"),
     (lambda: call(expansion=Quadrature(9), state=STATE), EXPANSION),
+    (lambda: call(expansion=Quadrature(9, 1), state=Q9), "radius=1.0), got Quadrature(nodes=9"),
     (lambda: call(order=4, state=STATE), "of the call, Taylor(order=4), got Taylor(order=6)"),
     (lambda: call(state=State.zeros(2, 3, order=2)), "Taylor(order=6), got Taylor(order=2)"),
     (lambda: call(state=replace(STATE, z=x(2, 3, 5))), "state must have s, z (2, 3, 7)"),
@@ -92,6 +95,12 @@ WRONG_TYPES = [
     (lambda: ea_series(X, X.long(), X), "k must be a floating-point"),
     (lambda: ea_series(X, X, X.cfloat()), "v must be a floating-point"),
     (lambda: ea_series([1.0], X, X), "q must be a floating-point"),
+    (lambda: ea_series(X, X.to_sparse(), X), "k must be a dense tensor, got torch.sparse_coo"),
+    (lambda: ea_series(NESTED, NESTED, NESTED), "q must be a dense tensor, got a nested one"),
+    (lambda: ea(X, X, X.to_sparse()), "v must be a dense tensor"),
+    (lambda: ea_series_step(TOKEN.to_sparse(), TOKEN, TOKEN, STATE), "q must be a dense tensor"),
+    (lambda: call(key_mask=MASK.to_sparse()), "key_mask must be a dense tensor"),
+    (lambda: ElementwiseAttention(3)(X.to_sparse()), "x must be a dense tensor"),
     (lambda: call(causal="no"), "causal must be a bool"),
     (lambda: call(order=6.0), "order must be an int"),
     (lambda: call(order=True), "order must be an int"),

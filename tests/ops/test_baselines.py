@@ -133,6 +133,7 @@ def test_products_of_features_are_the_weights(name, d):
     features = kernel.phi(q)
     assert features.shape[-1] == (d if name == "la" else 1 + d + d * (d + 1) // 2)
     assert_close(features @ kernel.phi(k).mT, kernel.weights(q, k), rtol=1e-11, atol=1e-11)
+    assert (kernel.weights(10 * q, k) > 0).all()  # for "taylor" at least 1 / 2
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -221,12 +222,17 @@ def recurrence(B: int, L: int, D: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (2, 2, 3), (3, 7, 5), (1, 65, 2), (2, 257, 3)], ids=str
+    "shape", [(1, 1, 1), (2, 2, 3), (3, 7, 5), (1, 65, 2), (2, 257, 3), (1, 3000, 2)], ids=str
 )
 def test_linear_rnn_matches_a_loop(shape):
     inputs = recurrence(*shape)
     want = value_and_gradients(loop, *inputs)
     assert_close(value_and_gradients(baselines.linear_rnn, *inputs), want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("L", [1, 4, 7])
+def test_linear_rnn_passes_gradcheck(L):
+    assert torch.autograd.gradcheck(baselines.linear_rnn, recurrence(2, L, 3))
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0, 5, 3)], ids=str)
@@ -252,3 +258,140 @@ def test_linear_rnn_accepts_any_strides():
     assert_close(baselines.linear_rnn(*odd, h), want)
     halves = [x.chunk(2, -1)[1] for x in (a, b, h)]
     assert_close(baselines.linear_rnn(*halves), want[..., 3:])
+
+
+def delta_inputs(B: int, H: int, L: int, d: int) -> list[Tensor]:
+    """Return q, k, v and beta, with keys of length 1."""
+    q, k, v = (draw(B, H, L, d, seed=seed) for seed in range(3))
+    k = torch.nn.functional.normalize(k.detach(), dim=-1).requires_grad_()
+    return [q, k, v, draw(B, H, L, seed=3).sigmoid().detach().requires_grad_()]
+
+
+def gated_inputs(B: int, H: int, L: int, d: int) -> list[Tensor]:
+    """Return q, k, v and log decays."""
+    g = -draw(B, H, L, d, seed=3).detach().exp()
+    return [*(draw(B, H, L, d, seed=seed) for seed in range(3)), g.requires_grad_()]
+
+
+def delta_literal(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, key_mask: Tensor | None = None
+) -> Tensor:
+    if key_mask is not None:
+        beta = torch.where(key_mask.unsqueeze(1), beta, 0.0)
+    heads = zip(*(x.unbind(1) for x in (q, k, v, beta)), strict=True)
+    return torch.stack([reference.delta_rule(*head) for head in heads], 1)
+
+
+def gated_literal(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, key_mask: Tensor | None = None
+) -> Tensor:
+    if key_mask is not None:
+        k, g = (torch.where(key_mask[:, None, :, None], x, 0.0) for x in (k, g))
+    heads = zip(*(x.unbind(1) for x in (q, k, v, g)), strict=True)
+    return torch.stack([reference.gated_la(*head) for head in heads], 1)
+
+
+# The chunked form, the recurrence, and random inputs
+RULES = {
+    "delta": (baselines.delta_rule, delta_literal, delta_inputs),
+    "gated": (baselines.gated_linear_attention, gated_literal, gated_inputs),
+}
+rules = pytest.mark.parametrize("rule", RULES)
+
+
+@rules
+@pytest.mark.parametrize("L", [1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_chunked_rule_matches_recurrence(rule, L, masked):
+    chunked, literal, inputs = RULES[rule]
+    key_mask, x = mask(2, L) if masked else None, inputs(2, 3, L, 5)
+    want = value_and_gradients(partial(literal, key_mask=key_mask), *x)
+    got = value_and_gradients(lambda *x: chunked(*x, key_mask=key_mask)[0], *x)
+    assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
+@rules
+def test_chunked_rule_continues_from_its_state(rule):
+    chunked, literal, inputs = RULES[rule]
+
+    def continued(*x: Tensor) -> Tensor:
+        state, out = None, []
+        for part in zip(*(z.split([70, 1, 0, 79], 2) for z in x), strict=True):
+            y, state = chunked(*part, state=state)
+            out.append(y)
+        return torch.cat(out, 2)
+
+    x = inputs(2, 3, 150, 5)
+    want = value_and_gradients(literal, *x)
+    assert_close(value_and_gradients(continued, *x), want, rtol=1e-9, atol=1e-10)
+
+
+@rules
+def test_chunked_rule_passes_gradcheck(rule):
+    chunked, _, inputs = RULES[rule]
+    state = draw(1, 2, 3, 3, seed=4)
+    assert torch.autograd.gradcheck(
+        lambda state, *x: chunked(*x, state=state), (state, *inputs(1, 2, 5, 3))
+    )
+
+
+def test_delta_rule_replaces_the_value_of_a_key():
+    """With beta = 1, reading any of d orthogonal keys gives the last value written to it."""
+    keys, values = torch.eye(4).repeat(50, 1)[None, None], draw(1, 1, 200, 4).detach().float()
+    y, s = baselines.delta_rule(keys, keys, values, torch.ones(1, 1, 200))
+    assert_close(y, values)
+    assert_close(s, values[:, :, -4:].mT)
+
+
+@DTYPES
+def test_delta_rule_is_accurate_for_one_repeated_key(dtype):
+    """Writing 1000 values to nearly the same key does not accumulate rounding errors."""
+    q, k, v, beta = (x.detach() for x in delta_inputs(1, 1, 1000, 16))
+    k = torch.nn.functional.normalize(k[:, :, :1] + 0.01 * k, dim=-1)
+    narrow = [x.to(dtype) for x in (q, k, v, beta)]
+    check_accuracy(baselines.delta_rule, delta_literal, narrow)
+
+
+@DTYPES
+@pytest.mark.parametrize("g", [0.0, -1e-6, -3.0, -100.0, -torch.inf])
+def test_gated_attention_is_accurate_for_any_decay(dtype, g):
+    """The sum of 64 log decays of -3 underflows in float32; its inverse would overflow."""
+    q, k, v, _ = (x.detach().to(dtype) for x in gated_inputs(1, 1, 300, 16))
+    decay = torch.full_like(q, g)
+    decay[:, :, ::7] = 0.0
+    check_accuracy(baselines.gated_linear_attention, gated_literal, [q, k, v, decay])
+
+
+def check_accuracy(chunked, literal, narrow: list[Tensor]) -> None:
+    want = literal(*(x.double() for x in narrow))
+    got, state = chunked(*narrow)
+    assert got.dtype == narrow[0].dtype and state.dtype == torch.float32
+    error = (got.double() - want).abs().max() / want.abs().max()
+    assert error < torch.finfo(got.dtype).eps + 1e-5
+
+
+def test_gated_attention_has_finite_gradients_for_infinite_decay():
+    q, k, v, g = gated_inputs(1, 2, 70, 3)
+    g = g.detach().masked_fill(g.detach() < -1, -torch.inf).requires_grad_()
+    got = value_and_gradients(lambda *x: baselines.gated_linear_attention(*x)[0], q, k, v, g)
+    assert all(x.isfinite().all() for x in got)
+    assert_close(got[:4], value_and_gradients(gated_literal, q, k, v, g)[:4])
+
+
+def test_rotation_matches_complex_product():
+    x, position = draw(2, 3, 9, 6), torch.tensor([[0], [100]]) + torch.arange(9)
+    got = value_and_gradients(partial(baselines.rope, position=position), x)
+
+    def literal(x: Tensor) -> Tensor:
+        return torch.stack([reference.rope(head, position) for head in x.unbind(1)], 1)
+
+    assert_close(got, value_and_gradients(literal, x), rtol=1e-9, atol=1e-10)
+
+
+def test_rotated_products_depend_only_on_distance():
+    q, k, position = draw(1, 1, 9, 6), draw(1, 1, 9, 6, seed=1), torch.arange(9).unsqueeze(0)
+    near, far = (
+        baselines.rope(q, position + start) @ baselines.rope(k, position + start).mT
+        for start in (0, 1000)
+    )
+    assert_close(near, far, rtol=1e-9, atol=1e-10)

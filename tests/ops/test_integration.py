@@ -5,6 +5,8 @@ import multiprocessing
 import pytest
 import torch
 from op_helpers import causals, draw, every_backend, pairwise
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -172,6 +174,7 @@ def _in_child(queue, inputs):
 
 def test_forked_child_does_not_hang():
     """OpenMP does not survive fork: the kernels must not wait for threads of the parent."""
+    torch.set_num_threads(2)
     inputs = [draw(2, 400, 300, seed=i).float() for i in range(3)]
     y = ea_series(*inputs, causal=True)  # starts the parent's OpenMP threads
     context = multiprocessing.get_context("fork")
@@ -194,16 +197,22 @@ class Sequences(torch.utils.data.Dataset):
 
 
 def test_data_loader_workers_can_call_the_operator():
+    torch.set_num_threads(2)
     direct = [Sequences()[i] for i in range(4)]  # starts the parent's OpenMP threads
     options = dict(batch_size=None, num_workers=2, multiprocessing_context="fork")
     loaded = list(torch.utils.data.DataLoader(Sequences(), **options))
     assert all(torch.equal(a, b) for a, b in zip(direct, loaded, strict=True))
 
 
-@pytest.mark.parametrize("mask, state", [(False, True), (True, False), (True, True)])
-@causals
-@both
-def test_exported_program_consists_of_plain_operators(causal, mask, state, expansion):
+@pairwise(
+    "with_, expansion, causal",
+    ["state", "mask", "mask state"],
+    [Taylor(4), Quadrature(9)],
+    [False, True],
+)
+def test_exported_program_consists_of_plain_operators(causal, with_, expansion):
+    mask, state = "mask" in with_, "state" in with_
+
     class Model(torch.nn.Module):
         def forward(self, q, k, v, key_mask=None, state=None):
             options = dict(expansion=expansion, causal=causal, key_mask=key_mask, state=state)
@@ -267,6 +276,29 @@ def test_compiled_call_rejects_wrong_offsets():
     compiled = torch.compile(lambda q, cu: ea_series(q, q, q, causal=True, cu_seqlens=cu))
     with pytest.raises(ValueError, match="cu_seqlens must run from 0 to L = 8"):
         compiled(q, torch.tensor([0, 100_000_000], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("mode", ["meta", "fake", "proxy"])
+@pytest.mark.parametrize("packed", [False, True], ids=["batch", "packed"])
+@both
+def test_operator_accepts_tensors_without_values(mode, packed, expansion):
+    def call(x, cu):
+        options = {"cu_seqlens": cu} if packed else {"key_mask": x[..., 0] == x[..., 0]}
+        y = ea_series(x, x, x, expansion=expansion, causal=True, **options)
+        return (y, *torch.autograd.grad(y.sum(), x)) if x.requires_grad else (y,)
+
+    x, cu = torch.randn(1, 8, 4), torch.tensor([0, 3, 8], dtype=torch.int32)
+    for wanted in (False, True):
+        x.requires_grad_(wanted)
+        if mode == "proxy":
+            result = make_fx(call)(x, cu)(x, cu)
+        elif mode == "fake":
+            with FakeTensorMode() as fake:
+                result = call(fake.from_tensor(x), fake.from_tensor(cu))
+        else:
+            meta = x.detach().to("meta").requires_grad_(wanted)
+            result = call(meta, cu.to("meta"))
+        assert [tuple(y.shape) for y in result] == [(1, 8, 4)] * (1 + wanted)
 
 
 def test_shift_of_a_state_gets_no_gradient():

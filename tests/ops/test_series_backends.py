@@ -1,5 +1,7 @@
 """Every backend against the float64 reference: values, final state, and every gradient."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from op_helpers import (
@@ -46,6 +48,22 @@ def test_cross_attention_matches_reference(backend, expansion, keys, with_):
     options = dict(expansion=expansion, causal=False, with_=with_, keys=keys)
     case, want = expected((2, 33, 5), torch.float32, **options)
     assert_answers(run(case, backend), want, case)
+
+
+@every_backend
+@pairwise("with_, keys, expansion", ["", "mask", "mask state"], [34, 70, 100], EVERY_EXPANSION)
+def test_fewer_queries_are_aligned_with_the_last_keys(backend, expansion, keys, with_):
+    options = dict(expansion=expansion, causal=True, with_=with_, keys=keys)
+    case, want = expected((2, 33, 5), torch.float32, **options)
+    assert_answers(run(case, backend), want, case)
+
+
+@every_backend
+@causals
+def test_one_row_of_queries_is_broadcast(backend, causal):
+    case = make((3, 20, 5), expansion=Taylor(6), causal=causal, with_="mask state", keys=23)
+    case = replace(case, q=case.q[:1])
+    assert_answers(run(case, backend), oracle(case), case)
 
 
 @every_backend

@@ -42,6 +42,20 @@ def test_queries_and_keys_of_any_size_match_reference(backend, causal, order, q_
 
 @every_backend
 @causals
+@pytest.mark.parametrize(
+    ("order", "size"), [(2, 1e5), (6, 3e5), (8, 1e4), (10, 2e3), (12, 500), (14, 200), (16, 100)]
+)
+def test_large_query_with_zero_and_distant_key_matches_reference(backend, causal, order, size):
+    """Powers of q and k times the sums may overflow, although the weight of the key is tiny."""
+    k = torch.tensor([[0.0] * 5, [3, 5, 9, -9, 12]], dtype=torch.float64).unsqueeze(0)
+    q = torch.tensor([0, size], dtype=torch.float64).view(1, 2, 1).expand_as(k)
+    check(
+        q, k, torch.tensor([1.0, -1.0]).double().view(1, 2, 1).expand_as(k), order, causal, backend
+    )
+
+
+@every_backend
+@causals
 def test_queries_with_infinite_powers_attend_to_zero_keys(backend, causal):
     q, v = torch.full((1, 5, 3), 1e5), draw(1, 5, 3, seed=1).float()
     y = ea_series(q, torch.zeros_like(v), v, order=10, causal=causal, backend=backend)

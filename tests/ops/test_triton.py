@@ -52,6 +52,7 @@ def interpreted(*arguments: str, split: str = "chunks") -> int:
 
 REFERENCE = "test_series_backends.py::test_backend_matches_reference"
 PACKED = "test_series_backends.py::test_packed_sequences_match_reference"
+DISTANT = "test_large_query_with_zero_and_distant_key_matches_reference"
 # One call of each kind, with both ways of splitting: the test, and the parameters of its case.
 CHOSEN = {
     "chunks": [
@@ -65,6 +66,7 @@ CHOSEN = {
         ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
         ("test_series_backends.py::test_empty_inputs_give_empty_outputs", "(2, 0, 3)-causal-"),
         ("test_properties.py::test_first_output_is_the_first_value", "6-"),
+        (f"test_stability.py::{DISTANT}", "16-100-causal-"),
         ("test_quadrature.py::test_gradient_pulls_keys_back_onto_the_grid", ""),
     ],
     "fused": [

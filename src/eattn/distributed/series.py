@@ -106,6 +106,11 @@ def ea_series(
         found = resolve_expansion(order, expansion)
         x, *_ = qkv = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
         choose(backend, x)
+        if causal and x.shape[1] != k.shape[1]:
+            raise ValueError(
+                "causal=True needs as many queries as keys on each rank, got"
+                f" Lq = {x.shape[1]} and Lk = {k.shape[1]}"
+            )
         if cu_seqlens is not None:
             _check_packed(causal, state)
             check_cu_seqlens(cu_seqlens, q, k)

@@ -6,6 +6,7 @@ keys must be finite. A query that attends to no key gives 0, with zero gradient.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
+
+from eattn.ops.checks import has_values
+from eattn.ops.transforms import Operator, transform, transforming
 
 # ---- softmax attention (Eq. 17) ------------------------------------------------------------------
 
@@ -55,6 +59,23 @@ def _seen(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None) -> tuple[
         every = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         seen = seen & every.tril(k.shape[2] - q.shape[2])
     return seen, ~seen.any(-1, keepdim=True)
+
+
+ROPE_BASE = 10_000.0
+
+
+def rope(x: Tensor, position: Tensor) -> Tensor:
+    """Rotate each pair (x_a, x_(a + d/2)) by position * 10000^(-2a/d), for rotary positions.
+
+    x [B, H, L, d] with an even d, position [B or 1, L]. The product of a rotated query and a
+    rotated key depends only on the difference of their positions.
+    """
+    wide, half = torch.promote_types(x.dtype, torch.float32), x.shape[-1] // 2
+    frequency = ROPE_BASE ** (torch.arange(half, dtype=wide, device=x.device) / -half)
+    angle = position[:, None, :, None] * frequency
+    cos, sin = angle.cos(), angle.sin()
+    a, b = x.to(wide).chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
 # ---- linear attention (Eq. 18) and the Taylor polynomial of the dot product (Eq. 20) -------------
@@ -106,7 +127,7 @@ def linear_attention(
     Z as its last column.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with _full_precision(q):
         q, k, v1 = q.to(wide), k.to(wide), F.pad(v.to(wide), (0, 1), value=1.0)
         if key_mask is not None:
             v1 = v1.masked_fill(~key_mask[:, None, :, None], 0.0)
@@ -134,7 +155,8 @@ def _sums(
         return read(state, q) + kernel.weights(q, k).tril() @ v1, add(state, k, v1)
 
     def run(function: Callable[..., Any], *inputs: Tensor) -> Any:
-        again = kernel.recompute and torch.is_grad_enabled()
+        # torch.func cannot transform a checkpoint.
+        again = kernel.recompute and torch.is_grad_enabled() and not transforming()
         return checkpoint(function, *inputs, use_reentrant=False) if again else function(*inputs)
 
     def chunks(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -154,6 +176,107 @@ def _sums(
     return torch.cat(out, 2), state
 
 
+# ---- linear attention with the delta rule or with forget gates -----------------------------------
+
+CHUNK = 64  # tokens; a power of 2
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    *,
+    key_mask: Tensor | None = None,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute y_t = S_t q_t with S_t = S_(t-1) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T.
+
+    Causal; q, k, v have the same shape, and beta is [B, H, L]. Masked tokens leave S unchanged.
+    Returns y and the last S, [B, H, d, d], whose rows belong to v.
+
+    Chunks of C tokens take O(L (C + d) d). After token t of a chunk that starts with S,
+    S_t = S + sum_(j <= t) u_j k_j^T. The rows u_t = beta_t (v_t - S_(t-1) k_t) solve the unit lower
+    triangular system (I + tril(beta k k^T, -1)) u = beta (v - k S^T), the UT transform. Its
+    right-hand side is linear in S, so all chunks are solved at once before S is known.
+    """
+    dtype, L = v.dtype, q.shape[2]
+    wide = torch.promote_types(dtype, torch.float32)
+    with _full_precision(q):
+        beta = beta.to(wide).unsqueeze(-1)
+        if key_mask is not None:
+            beta = beta.masked_fill(~key_mask[:, None, :, None], 0.0)
+        # [B, H, n, C, d]
+        q, k, v, beta = (_chunks(x.to(wide), min(CHUNK, L)) for x in (q, k, v, beta))
+        u = beta * torch.cat([v, k], -1)
+        if u.shape[3] > 1:
+            u = torch.linalg.solve_triangular(beta * (k @ k.mT), u, upper=False, unitriangular=True)
+        u, w = u.chunk(2, -1)
+        if state is None:
+            state = q.new_zeros(*q.shape[:2], v.shape[-1], k.shape[-1])
+        states = [state.to(wide)]
+        for forget, write in zip((w.mT @ k).unbind(2), (u.mT @ k).unbind(2), strict=True):
+            states.append(states[-1] - states[-1] @ forget + write)
+        s = torch.stack(states, 2)[:, :, :-1].mT  # before each chunk
+        y = q @ s + (q @ k.mT).tril() @ (u - w @ s)
+    return y.flatten(2, 3)[:, :, :L].to(dtype), states[-1]
+
+
+def gated_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    *,
+    key_mask: Tensor | None = None,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute y_t = q_t S_t with S_t = diag(e^(g_t)) S_(t-1) + k_t^T v_t, for log decays g <= 0.
+
+    Causal; q, k, v and g have the same shape. Masked tokens leave S unchanged. Returns y and the
+    last S, [B, H, d, d], whose rows belong to k.
+
+    Chunks of C tokens take O(L (C + d) d). Within a chunk, blocks of 1, 2, 4, ... tokens are read
+    from the blocks after them. Decays between two blocks are products of factors at most 1: from
+    the key to the end of its block, and from there to the query. No factor e^(-g) can overflow.
+    """
+    dtype, L = v.dtype, q.shape[2]
+    wide = torch.promote_types(dtype, torch.float32)
+    with _full_precision(q):
+        q, k, v, g = (x.to(wide) for x in (q, k, v, log_decay))
+        if key_mask is not None:
+            masked = ~key_mask[:, None, :, None]
+            k, g = k.masked_fill(masked, 0.0), g.masked_fill(masked, 0.0)
+        size = min(CHUNK, 2 ** (L - 1).bit_length()) if L else 1
+        q, k, v, g = (_chunks(x, size) for x in (q, k, v, g))
+        if state is None:
+            state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
+        states, total = [state.to(wide)], g.sum(-2).exp().unsqueeze(-1)
+        written = (k * _after(g).exp()).mT @ v
+        for decay, write in zip(total.unbind(2), written.unbind(2), strict=True):
+            states.append(decay * states[-1] + write)
+        y = (q * k).sum(-1, keepdim=True) * v
+        for half in (2**n for n in range(size.bit_length() - 1)):
+            (_, q1), (k0, _), (v0, _), (g0, g1), (y0, y1) = (
+                x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (q, k, v, g, y)
+            )
+            weights = (q1 * g1.cumsum(-2).exp()) @ (k0 * _after(g0).exp()).mT
+            y = torch.stack([y0, y1 + weights @ v0], -3).flatten(-4, -2)
+        y = y + (q * g.cumsum(-2).exp()) @ torch.stack(states, 2)[:, :, :-1]
+    return y.flatten(2, 3)[:, :, :L].to(dtype), states[-1]
+
+
+def _after(g: Tensor) -> Tensor:
+    """Return the sum of g over all later tokens of the chunk or block, [..., C, d]."""
+    return F.pad(g[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
+
+
+def _chunks(x: Tensor, size: int) -> Tensor:
+    """Reshape [B, H, L, d] to [B, H, n, size, d], padded with 0."""
+    L, size = x.shape[2], max(1, size)
+    return F.pad(x, (0, 0, 0, -L % size)).unflatten(2, (-(-L // size), size))
+
+
 # ---- attention-free transformer (Eq. 19) ---------------------------------------------------------
 
 
@@ -164,10 +287,11 @@ def aft(
 
     k, v [B, Lk, D], w [Lq, Lk] -> y [B, Lq, D], in O(LLD) time and O(LL + LD) memory. If causal
     keys differ so much that a later one would make the earlier ones underflow, a slower softmax
-    over blocks of rows is used instead (in compiled code, the differences are clamped).
+    over blocks of rows is used instead (in compiled code and under vmap, the differences are
+    clamped).
     """
     wide = torch.promote_types(k.dtype, torch.float32)
-    with torch.autocast(k.device.type, enabled=False):
+    with _full_precision(k):
         k, values, w = k.to(wide), v.to(wide), w.to(wide)
         seen = torch.ones(1, *w.shape, dtype=torch.bool, device=w.device)
         if causal:
@@ -176,12 +300,17 @@ def aft(
             k = k.masked_fill(~key_mask.unsqueeze(-1), torch.finfo(wide).min)
         if not w.numel() or not k.numel():
             y = k.new_zeros(k.shape[0], w.shape[0], k.shape[2]) + values.sum() * 0 + w.sum() * 0
-        elif causal and not torch.compiler.is_compiling() and _spread(k, key_mask) > MAX_SPREAD:
+        elif causal and has_values(k) and _spread(k, key_mask) > MAX_SPREAD:
             seen = seen if key_mask is None else seen & key_mask.unsqueeze(1)
             y = _aft_rows(k, values, w, seen)
         else:
             y = _aft_product(k, values, w.masked_fill(~seen[0], -torch.inf), key_mask)
     return y.to(v.dtype)
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Turn autocast off on the device of x; the meta device has none."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 MAX_SPREAD = 80.0  # e^-80 is close to the smallest normal float32
@@ -224,6 +353,9 @@ def linear_rnn(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
 
     Chunks of about sqrt(L) tokens are walked in parallel and then joined, in 2 sqrt(L) steps.
     """
+    if transforming():
+        operator = Operator("linear_rnn", lambda *inputs: (_LinearRNN.apply(*inputs),))
+        return transform(operator, a, b, h)[0]
     result: Tensor = _LinearRNN.apply(a, b, h)
     return result
 

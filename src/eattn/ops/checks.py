@@ -4,12 +4,35 @@ import itertools
 
 import torch
 from torch import Tensor
+from torch._C import _functorch, _TorchDispatchModeKey
+from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 
 from eattn.ops.expansion import Expansion
 from eattn.ops.state import State
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+TRACERS = (
+    _TorchDispatchModeKey.FAKE,
+    _TorchDispatchModeKey.PROXY,
+    _TorchDispatchModeKey.FUNCTIONAL,
+)
+
+
+def has_values(x: Tensor) -> bool:
+    """Return whether Python code can read x: not if it is traced, fake, meta or in a transform."""
+    return not (
+        torch.compiler.is_compiling()  # first, because the other checks cannot be compiled
+        or x.is_meta
+        or is_fake(x)
+        or _functorch.is_functorch_wrapped_tensor(x)
+        or any(torch._C._get_dispatch_mode(key) is not None for key in TRACERS)
+    )
+
+
+def is_readable(x: Tensor) -> bool:
+    """Return whether x is not empty and can be read without a sync, so that it can be checked."""
+    return has_values(x) and x.device.type == "cpu" and x.numel() > 0
 
 
 def check_qkv(
@@ -21,20 +44,23 @@ def check_qkv(
     key_mask: Tensor | None,
     names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Check q [B, Lq, D], k and v [B, Lk, D]; return them promoted to a common float dtype."""
+    """Check q [B or 1, Lq, D], k and v [B, Lk, D]; return them in one dtype, with batch size B."""
     if causal is not True and causal is not False:
         raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
     q, k, v = _one_dtype(q, k, v, "[B, L, D]", names)
     B, Lk, D = k.shape
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {_size(k)}, got {_size(v)}")
-    if q.shape[0] != B or q.shape[2] != D:
+    if q.shape[0] not in (B, 1) or q.shape[2] != D:
         raise ValueError(f"q must be [{B}, L, {D}] to attend to k {_size(k)}, got {_size(q)}")
+    if q.shape[0] != B:
+        q = q.expand(B, -1, -1)
     if D == 0:
         raise ValueError("q, k and v must have at least one channel, got D = 0")
-    if causal and q.shape[1] != Lk:
+    if causal and q.shape[1] > Lk:
         raise ValueError(
-            f"causal=True needs as many queries as keys, got Lq = {q.shape[1]} and Lk = {Lk}"
+            "causal=True aligns the last query with the last key and needs Lq <= Lk, got"
+            f" Lq = {q.shape[1]} and Lk = {Lk}"
         )
     if key_mask is not None:
         check_mask(key_mask, k)
@@ -70,14 +96,14 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor, k: Tensor, *, values: bool =
         )
     if cu_seqlens.device != q.device:
         raise ValueError(f"cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}")
-    if values and not torch.compiler.is_compiling():  # a traced tensor has no values
+    if values:
         check_offsets(cu_seqlens, q.shape[1])
     return cu_seqlens.shape[0] - 1
 
 
 def check_offsets(cu_seqlens: Tensor, L: int) -> None:
-    """Check that offsets rise from 0 to L; do nothing on a GPU, where reading them needs a sync."""
-    if cu_seqlens.device.type != "cpu":
+    """Check that offsets rise from 0 to L, if they are readable."""
+    if not is_readable(cu_seqlens):
         return
     offsets = cu_seqlens.tolist()
     if offsets[0] != 0 or offsets[-1] != L:
@@ -122,6 +148,7 @@ def _one_dtype(
     for name, x in zip(names, (q, k, v), strict=True):
         if not isinstance(x, Tensor) or x.dtype not in FLOATS:
             raise TypeError(f"{name} must be a floating-point tensor, got {_kind(x)}")
+        check_dense(name, x)
         if x.dim() != dim:
             raise ValueError(f"{name} must be {shape}, got shape {_size(x)}")
         if x.device != device:
@@ -142,10 +169,22 @@ def check_mask(key_mask: Tensor, k: Tensor) -> None:
     """Check a bool mask [B, Lk] for k [B, Lk, D]."""
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         raise TypeError(f"key_mask must be a bool tensor, got {_kind(key_mask)}")
+    check_dense("key_mask", key_mask)
     if key_mask.shape != k.shape[:2]:
         raise ValueError(f"key_mask must be [B, Lk] = {_size(k)[:2]}, got shape {_size(key_mask)}")
     if key_mask.device != k.device:
         raise ValueError(f"key_mask must be on {k.device} like k, got {key_mask.device}")
+
+
+def check_dense(name: str, x: Tensor) -> None:
+    """Raise unless x is neither nested nor sparse."""
+    if x.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested one: pad the sequences and pass key_mask,"
+            " or pack them along L and pass cu_seqlens"
+        )
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {x.layout}: use to_dense()")
 
 
 def _size(x: Tensor) -> tuple[int, ...]:

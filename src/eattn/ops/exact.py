@@ -17,6 +17,7 @@ from eattn.ops import reference
 from eattn.ops.checks import check_qkv
 from eattn.ops.features import LOG2E, empty_shift
 from eattn.ops.traceable import exporting
+from eattn.ops.transforms import Operator, transform, transforming
 
 BLOCK = 2**20  # weights per block: hides the overhead of a call, and fits into the cache
 
@@ -32,12 +33,13 @@ def ea(
 
     Parameters
     ----------
-    q : Tensor, shape (B, Lq, D)
-        Queries.
+    q : Tensor, shape (B, Lq, D) or (1, Lq, D)
+        Queries. A batch size of 1 is broadcast.
     k, v : Tensor, shape (B, Lk, D)
         Keys and values.
     causal : bool, default False
-        Let query i attend only to keys up to i. Requires Lq == Lk.
+        Let query i attend only to keys up to i. With Lq < Lk, the queries are aligned with the
+        last Lq keys.
     key_mask : bool Tensor, shape (B, Lk), optional
         True for valid keys. Masked keys and values are never read.
 
@@ -53,24 +55,12 @@ def ea(
     torch.Size([2, 100, 8])
     """
     q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    return _ea(q, k, v, key_mask, causal)
-
-
-def ea_after(q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-    """Causal exact EA of q [B, Lq, D] over k and v [B, Lk, D] with Lk >= Lq (Eq. 2).
-
-    Queries are aligned with the last keys: the last query attends to all keys.
-    """
-    q, k, v = check_qkv(q, k, v, causal=False, key_mask=key_mask)
-    if q.shape[1] > k.shape[1]:
-        raise ValueError(f"q must not be longer than k, got {q.shape[1]} > {k.shape[1]} tokens")
-    return _ea(q, k, v, key_mask, q.shape[1] > 1)
-
-
-def _ea(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
     if exporting():  # L is a symbol: no loop over blocks, O(LLD) memory
         wide = torch.promote_types(q.dtype, torch.float32)
         y = reference.ea(q.to(wide), k.to(wide), v.to(wide), causal=causal, key_mask=key_mask)
+    elif transforming():
+        operator = Operator("ea", lambda *inputs: (_forward(*inputs, causal)[0],))
+        (y,) = transform(operator, q, k, v, key_mask)
     else:
         y = _forward(q, k, v, key_mask, causal)[0]
     return y.to(q.dtype)

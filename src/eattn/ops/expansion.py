@@ -67,7 +67,8 @@ class Quadrature:
     -----
     q and k are clamped to `reach`, 1.5 outside the grid. q and the keys near it should lie inside
     the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
-    Accuracy in float32 requires a key within 9 of each query.
+    In float32, some key must be within 9 of each query; otherwise values and gradients are wrong,
+    even on the grid.
 
     Examples
     --------

@@ -52,8 +52,9 @@ def ea_series(q: Tensor, k: Tensor, v: Tensor, *, order: int, causal: bool = Fal
     """Compute EA with e^(-q^2) cancelled (Eq. 3) and e^(2qk) expanded (Eq. 4), in O(NLD)."""
     z = powers(k, order) * torch.exp(-k.square()).unsqueeze(-1)  # [B, L, D, N]
     s = z * v.unsqueeze(-1)
-    if causal:
-        return readout(q, State(s.cumsum(1), z.cumsum(1)))  # Eq. 6
+    if causal:  # the last query is aligned with the last key
+        first = k.shape[1] - q.shape[1]
+        return readout(q, State(s.cumsum(1)[:, first:], z.cumsum(1)[:, first:]))  # Eq. 6
     return readout(q, State(s.sum(1, keepdim=True), z.sum(1, keepdim=True)))  # Eq. 5
 
 
@@ -221,6 +222,45 @@ def la(
     k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
     return _average((phi_q @ phi_k.mT).unsqueeze(-1), v, masked)
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    """Compute y_t = S_t q_t with S_t = S_(t-1) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T, S_0 = 0.
+
+    q, k, v [B, L, d], beta [B, L]. The rule of DeltaNet (Yang et al., 2024), not in the paper.
+    """
+    identity = torch.eye(k.shape[-1], dtype=q.dtype, device=q.device)
+    s, y = torch.zeros_like(identity), []
+    for t in range(q.shape[1]):
+        k_t, v_t, b = k[:, t].unsqueeze(-1), v[:, t].unsqueeze(-1), beta[:, t, None, None]
+        s = s @ (identity - b * k_t @ k_t.mT) + b * v_t @ k_t.mT
+        y.append((s @ q[:, t].unsqueeze(-1)).squeeze(-1))
+    return torch.stack(y, 1)
+
+
+def gated_la(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """Compute y_t = q_t S_t with S_t = diag(e^(g_t)) S_(t-1) + k_t^T v_t and S_0 = 0.
+
+    q, k, v and the log decay g <= 0 are [B, L, d]. The rule of GLA (Yang et al., 2023).
+    """
+    s, y = q.new_zeros(len(q), k.shape[-1], v.shape[-1]), []
+    for t in range(q.shape[1]):
+        s = log_decay[:, t].exp().unsqueeze(-1) * s + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(1)
+        y.append((q[:, t].unsqueeze(1) @ s).squeeze(1))
+    return torch.stack(y, 1)
+
+
+def rope(x: Tensor, position: Tensor) -> Tensor:
+    """Rotate x_a + i x_(a + d/2) by position * 10000^(-2a/d) for a < d/2 (Su et al., 2021).
+
+    x is [B, L, d] with an even d, position [B, L]. Products of rotated q and k depend on the
+    positions only through their difference.
+    """
+    half = x.shape[-1] // 2
+    frequency = 10_000.0 ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)
+    angle = position.unsqueeze(-1) * frequency
+    z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], -1)
 
 
 def aft(

@@ -4,6 +4,7 @@ One op serves every form: y_i = S(q_i) / Z(q_i) (Eq. 16), where the sums run ove
 over keys up to i (Eq. 6), over a new key and a state (Eq. 12, Eq. 13), or over a state alone.
 """
 
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -16,6 +17,7 @@ from eattn.ops.checks import check_cu_seqlens, check_offsets, check_qkv, check_s
 from eattn.ops.expansion import DEFAULT_ORDER, Expansion, expansion_from_terms, resolve_expansion
 from eattn.ops.inputs import Inputs
 from eattn.ops.state import State, empty_sums
+from eattn.ops.transforms import Operator, transform, transforming
 
 
 @overload
@@ -69,8 +71,8 @@ def ea_series(
 
     Parameters
     ----------
-    q : Tensor, shape (B, Lq, D)
-        Queries.
+    q : Tensor, shape (B, Lq, D) or (1, Lq, D)
+        Queries. A batch size of 1 is broadcast.
     k, v : Tensor, shape (B, Lk, D)
         Keys and values.
     order : int, default 6
@@ -79,7 +81,8 @@ def ea_series(
         Expansion of the weights. `Quadrature(25)` has the weights of exact EA to 1e-4 if q and k
         are well inside its grid, [-6, 6], and, in float32, some key is within 9 of each query.
     causal : bool, default False
-        Let query i attend only to keys up to i. Requires Lq == Lk.
+        Let query i attend only to keys up to i. With Lq < Lk, the queries are aligned with the
+        last Lq keys.
     key_mask : bool Tensor, shape (B, Lk), optional
         True for valid keys. Masked keys and values are never read.
     cu_seqlens : int32 Tensor, shape (n + 1,), optional
@@ -111,7 +114,15 @@ def ea_series(
         rows = check_cu_seqlens(cu_seqlens, q, k, values=False)
     if state is not None:
         check_state(state, rows, q, expansion)
-    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, expansion, causal, choose(backend, q))
+    chosen, early = choose(backend, q), k.shape[1] - q.shape[1]
+    if causal and early:  # all queries attend to the first keys
+        no_queries, mask = q[:, :0], key_mask
+        if key_mask is not None:
+            mask, key_mask = key_mask[:, :early], key_mask[:, early:]
+        first = no_queries, k[:, :early], v[:, :early], mask
+        _, state = _apply(*first, None, state, expansion, False, chosen)
+        k, v = k[:, early:], v[:, early:]
+    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, expansion, causal, chosen)
     return (y, after) if return_state else y
 
 
@@ -231,17 +242,16 @@ def _apply(
         s, z, shift = state.s, state.z, state.shift
         if shift.requires_grad:
             shift = shift.detach()  # the shift cancels in y, so its gradient is 0
-    save = torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in (q, k, v, s, z)
-    )
     inputs = Inputs(q, k, v, key_mask, cu_seqlens, s, z, shift)
+    options = expansion.terms, expansion.radius, causal, backend.name
     if traceable.exporting():
         # An exported program must consist of plain PyTorch operators.
         y, s, z, shift, _ = traceable.forward(inputs, expansion=expansion, causal=causal)
-    elif save or _watched(q, k, v):
-        y, s, z, shift, _ = torch.ops.eattn.ea_series(
-            *inputs, expansion.terms, expansion.radius, causal, backend.name, save
-        )
+    elif transforming():
+        operator = Operator("ea_series", partial(_op, *options), 3, cu_seqlens is not None)
+        y, s, z, shift = transform(operator, *inputs)
+    elif _needs_gradient(inputs) or _watched(q, k, v):
+        y, s, z, shift = _op(*options, *inputs)
     else:
         # Skip the dispatcher: in a decoding step it would take longer than the kernel.
         if cu_seqlens is not None:
@@ -250,17 +260,31 @@ def _apply(
     return y, State(s, z, shift, expansion)
 
 
+def _op(terms: int, radius: float, causal: bool, backend: str, *inputs: Any) -> tuple[Tensor, ...]:
+    """Call the registered op; return y, s, z and shift."""
+    save = _needs_gradient(Inputs(*inputs))
+    outputs = torch.ops.eattn.ea_series(*inputs, terms, radius, causal, backend, save)
+    return tuple(outputs[:4])
+
+
+def _needs_gradient(inputs: Inputs) -> bool:
+    return torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (*inputs[:3], inputs.s, inputs.z)
+    )
+
+
 def _watched(*inputs: Tensor) -> bool:
     """Return whether the call must go through the dispatcher.
 
-    True for compilers, tracers, transforms, subclasses and lazily negated views.
+    True for compilers, tracers, subclasses, meta tensors and lazily negated views.
     """
     return (
         torch.compiler.is_compiling()  # first, because the other checks cannot be compiled
         or torch.jit.is_tracing()
         or _get_current_dispatch_mode() is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_neg() for x in inputs)
+        or any(
+            type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() for x in inputs
+        )
     )
 
 

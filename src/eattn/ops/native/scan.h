@@ -17,9 +17,10 @@ constexpr int kTile = 16;           // tokens per tile; longer column walks are 
 constexpr int64_t kCheckpoint = 64; // the forward saves its state every 64 tokens
 constexpr int64_t kChunk = 2048;    // unit of work when time is split between threads
 
-// e^-|a^2 - b^2|. The product is accurate; a difference of rounded squares would not be.
-INLINE V decay(V a, V b) {
-  return select(a == b, splat(1), exp(-abs(a - b) * (a + b)));
+// e^-|a^2 - b^2|, to some power. The product is accurate; a difference of rounded squares would not
+// be.
+INLINE V decay(V a, V b, Real power = 1) {
+  return select(a == b, splat(1), exp(-abs(a - b) * (a + b) * power));
 }
 
 template <int N> INLINE void clear(Sums<N> &a) {

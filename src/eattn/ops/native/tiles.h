@@ -95,12 +95,46 @@ template <class E> struct Tiles {
   struct KeyGradient {
     V dk, dv;
   };
-  static INLINE KeyGradient key_gradient(const E &e, const Reading &o, V k, V v, V m) {
-    const V w = e.weight(k, m);
+  // `o` is read at k from the reverse sums and lacks the factor w.
+  static INLINE KeyGradient key_gradient(const E &e, const Reading &o, V k, V v, V w) {
     const V direct = fma(v, o.dz, -o.ds), through_w = fma(v, o.z, -o.s);
     const V u = w * (1 / E::kLift), dk = u * fma(e.slope(k), through_w, direct), dv = u * o.z;
     // The powers of a key with weight 0 may be infinite, and 0 * inf is NaN.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
+  }
+  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base,
+                                         const Sums &local) {
+    const KeyGradient o =
+        key_gradient(e, e.template read<true, false>(x, base, local), k, v, e.weight(k, m));
+    if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
+    Sums all;
+    for (int n = 0; n < E::kTerms; ++n) {
+      all.s[n] = fma(splat(e.c(n)), local.s[n], base.s[n]);
+      all.z[n] = fma(splat(e.c(n)), local.z[n], base.z[n]);
+    }
+    return overflowing_key_gradient(e, o, x, k, v, m, all);
+  }
+  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base) {
+    const KeyGradient o = key_gradient(e, e.template read<true, false>(x, base), k, v, e.weight(k, m));
+    if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
+    return overflowing_key_gradient(e, o, x, k, v, m, base);
+  }
+  // Return NaN where a gradient is infinite or NaN, else 0.
+  static INLINE V not_finite(const KeyGradient &o) {
+    const V sum = o.dk + o.dv;
+    return sum - sum;
+  }
+
+  // Sums times k^n may overflow although their product with the weight is small. The square root of
+  // the weight is then applied before reading, and once more after it.
+  static __attribute__((noinline)) KeyGradient overflowing_key_gradient(
+      const E &e, const KeyGradient &first, Point x, V k, V v, V m, Sums sums) {
+    const V root = decay(e.magnitude(k), m, Real(0.5));
+    rescale(sums, root);
+    const KeyGradient second =
+        key_gradient(e, e.template read<true, false>(x, sums), k, v, root * e.weight(V{}, V{}));
+    const I finite = not_finite(first) == 0;
+    return {select(finite, first.dk, second.dk), select(finite, first.dv, second.dv)};
   }
 
   // Return the shift after the tile.
@@ -188,8 +222,7 @@ template <class E> struct Tiles {
                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                     KeyGradient o{};
                     if (!mask || mask[i])
-                      o = key_gradient(e, e.template read<true, false>(x[i], base, local), k[i],
-                                       v[i], m);
+                      o = key_gradient(e, x[i], k[i], v[i], m, base, local);
                     dk.put(i, o.dk);
                     dv.put(i, o.dv);
                   });
@@ -222,8 +255,7 @@ template <class E> struct Tiles {
     const uint8_t *mask = at.mask();
     for (int i = 0; i < at.rows; ++i) {
       KeyGradient o{};
-      if (!mask || mask[i])
-        o = key_gradient(e, e.template read<true, false>(x[i], base), k[i], v[i], m);
+      if (!mask || mask[i]) o = key_gradient(e, x[i], k[i], v[i], m, base);
       dk.put(i, o.dk);
       dv.put(i, o.dv);
     }
