@@ -5,7 +5,7 @@ at a time, and recurrences one token at a time.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -18,17 +18,30 @@ from eattn.nn import MIXERS, Mixer, ShortConv, make_mixer
 from eattn.ops import reference
 
 PLAIN = (*MIXERS, "ea-0", "ea-12")
-CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5")  # ~4: with a convolution of width 4
+# ~4: with a convolution of width 4
+CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5", "deltanet~4")
 NAMES = (*PLAIN, *CONVOLVED)
 SERIES = tuple(name for name in PLAIN if name.startswith("ea-"))
-HEADED = ("sa", "sa-math", "la", "taylor", "sa~4", "la~1")
-CACHED = ("ea", "sa", "sa-math", "aft")  # their state grows with every token
+HEADED = (
+    *("sa", "sa-math", "sa+rope", "la", "la+gate", "taylor", "deltanet"),
+    *("sa~4", "la~1", "deltanet~4"),
+)
+CAUSAL_ONLY = ("deltanet", "la+gate", "deltanet~4")
+CACHED = ("ea", "sa", "sa-math", "sa+rope", "aft")  # their state grows with every token
 CONSTANT = tuple(name for name in NAMES if name.partition("~")[0] not in CACHED)
 
 names = pytest.mark.parametrize("name", NAMES)
 MODES = {"grad": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 modes = pytest.mark.parametrize("mode", MODES)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def forms(names: Iterable[str]) -> list[tuple[str, bool]]:
+    """Return each name with each value of `causal` that the mixer accepts."""
+    return [(n, c) for n in names for c in (False, True) if c or n not in CAUSAL_ONLY]
+
+
+both_forms = pytest.mark.parametrize(("name", "causal"), forms(NAMES))
 
 
 def make(
@@ -132,6 +145,9 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         return F.linear(_gru(mixer, x, key_mask), *_weights(mixer.out_proj))
     if kind == "LinearRNN":
         return F.linear(_linear_rnn(mixer, x, key_mask), *_weights(mixer.out_proj))
+    if kind in ("DeltaNet", "GatedLinearAttention"):
+        formula = _deltanet if kind == "DeltaNet" else _gated
+        return F.linear(formula(mixer, x, key_mask), *_weights(mixer.out_proj))
     q, k, v = F.linear(x, *_weights(mixer.in_proj)).split(mixer.dim, -1)
     seen = dict(causal=mixer.causal, key_mask=key_mask)
     if kind == "AFT":  # Eq. 19
@@ -171,12 +187,46 @@ def _heads(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tens
 
 
 def _head(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, seen: dict) -> Tensor:
+    if getattr(mixer, "rope", False):
+        valid = seen["key_mask"]
+        every = torch.ones(q.shape[:2], dtype=torch.bool) if valid is None else valid
+        q, k = (reference.rope(z, every.cumsum(1)) for z in (q, k))
     scaled = q / math.sqrt(q.shape[-1])
     if not hasattr(mixer, "taylor"):
         return reference.sa(scaled, k, v, **seen)  # Eq. 17
     if mixer.taylor:
         return reference.taylor_dot(scaled, k, v, order=2, **seen)  # Eq. 20
     return reference.la(q, k, v, **seen)  # Eq. 18
+
+
+def _deltanet(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Compute the delta rule for keys of length 1, and divide by the root mean square per head."""
+    q, k, v = F.silu(F.linear(x, *_weights(mixer.in_proj))).split(mixer.dim, -1)
+    beta = torch.sigmoid(F.linear(x, *_weights(mixer.beta_proj)))
+    if key_mask is not None:
+        beta = torch.where(key_mask.unsqueeze(-1), beta, 0.0)
+    y = []
+    for (q1, k1, v1), b in zip(_heads(mixer, q, k, v), beta.unbind(-1), strict=True):
+        q1, k1 = (z / (z.square().sum(-1, keepdim=True) + 1e-6).sqrt() for z in (q1, k1))
+        y.append(_normalised(mixer, reference.delta_rule(q1, k1, v1, b)))
+    return torch.cat(y, -1)
+
+
+def _gated(mixer: Mixer, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Compute gated linear attention, normalised per head and gated by silu(r)."""
+    q, k, v, r = F.linear(x, *_weights(mixer.in_proj)).split(mixer.dim, -1)
+    gate = F.linear(F.linear(x, mixer.gate_down.weight), *_weights(mixer.gate_up))
+    g = torch.sigmoid(gate).log() / 16
+    if key_mask is not None:
+        k, g = (torch.where(key_mask.unsqueeze(-1), z, 0.0) for z in (k, g))
+    d = mixer.dim // mixer.heads
+    heads = zip(*(z.split(d, -1) for z in (q / math.sqrt(d), k, v, g)), strict=True)
+    y = torch.cat([_normalised(mixer, reference.gated_la(*head)) for head in heads], -1)
+    return y * F.silu(r)
+
+
+def _normalised(mixer: Mixer, y: Tensor) -> Tensor:
+    return y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt() * mixer.norm.weight
 
 
 def _walk(

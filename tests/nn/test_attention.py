@@ -45,7 +45,7 @@ def test_cross_attention_reads_keys_and_values_from_context(order, L, Lk, masked
     else:
         y = reference.ea_expanded(*qkv, expansion=Taylor(order), key_mask=mask)
     want = differentiate(made, x, made.out_proj(y), context=context)
-    same(differentiate(made, x, made(x, mask, context=context), context=context), want)
+    same(differentiate(made, x, made(x, key_mask=mask, context=context), context=context), want)
 
 
 @orders
@@ -54,7 +54,7 @@ def test_masked_context_is_never_read(order):
     clean = tokens(3, 9, 7, seed=5)
     dirty = clean.masked_fill(~mask.unsqueeze(-1), torch.nan)
     want, got = (
-        differentiate(made, x, made(x, mask, context=z.requires_grad_()), context=z)
+        differentiate(made, x, made(x, key_mask=mask, context=z.requires_grad_()), context=z)
         for z in (clean, dirty)
     )
     assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
@@ -67,10 +67,10 @@ def test_masked_context_is_never_read(order):
 def test_packed_sequences_match_separate_sequences(order, causal, masked):
     made, x, offsets = layer(order=order, causal=causal), tokens(1, 80, 7), [0, 3, 3, 70, 80]
     mask = MASKS["holes"](80)[:1] if masked else None
-    got = made(x, mask, cu_seqlens=torch.tensor(offsets))
+    got = made(x, key_mask=mask, cu_seqlens=torch.tensor(offsets))
     for a, b in pairwise(offsets):
         part = None if mask is None else mask[:, a:b]
-        same(got[:, a:b], made(x[:, a:b], part))
+        same(got[:, a:b], made(x[:, a:b], key_mask=part))
 
 
 @pytest.mark.parametrize("order", [0, 2, 6, 12])
@@ -155,7 +155,7 @@ def test_compile_produces_one_graph(causal):
     made, x = layer(order=6, causal=causal).float(), tokens(2, 9, 7).float().requires_grad_()
     compiled = torch.compile(made, fullgraph=True)
     for key_mask in (None, MASKS["holes"](9)[:2]):
-        y, want = compiled(x, key_mask), made(x, key_mask)
+        y, want = compiled(x, key_mask=key_mask), made(x, key_mask=key_mask)
         torch.testing.assert_close(y, want)
         grads, expected = (torch.autograd.grad(z.square().sum(), x) for z in (y, want))
         torch.testing.assert_close(grads, expected)
@@ -175,7 +175,11 @@ CALLS = {
     "integers": (lambda: FULL(X, context=CONTEXT.int()), TypeError, "context must be"),
     "other rows": (lambda: FULL(X, context=CONTEXT[:1]), ValueError, "context"),
     "x": (lambda: FULL(X[0], context=CONTEXT), ValueError, "x must be [B, L, D]"),
-    "mask over x": (lambda: FULL(X, MASK, context=CONTEXT), ValueError, "key_mask must be [B, Lk]"),
+    "mask over x": (
+        lambda: FULL(X, key_mask=MASK, context=CONTEXT),
+        ValueError,
+        "key_mask must be [B, Lk]",
+    ),
     "a state of order 2": (
         lambda: CAUSAL(X, state=State.zeros(2, 12, order=2)),
         ValueError,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from mixer_helpers import CONVOLVED, HEADED, NAMES, SERIES, causals, fresh, names
+from mixer_helpers import CAUSAL_ONLY, CONVOLVED, HEADED, NAMES, SERIES, both_forms, fresh, names
 
 from eattn.nn import MIXERS, Mixer, check_mixer, make_mixer
 
@@ -22,11 +22,12 @@ CALLS = [
     (lambda m: m(X.cfloat()), TypeError, "x must be a floating-point tensor"),
     (lambda m: m([[[0.0] * 12]]), TypeError, "x must be a floating-point tensor"),
     (lambda m: m(None), TypeError, "x must be a floating-point tensor, got NoneType"),
-    (lambda m: m(X, MASK[:, 1:]), ValueError, "key_mask must be [B, Lk]"),
-    (lambda m: m(X, MASK[:1]), ValueError, "key_mask must be [B, Lk]"),
-    (lambda m: m(X, MASK.unsqueeze(2)), ValueError, "key_mask must be [B, Lk]"),
-    (lambda m: m(X, MASK.float()), TypeError, "key_mask must be a bool"),
-    (lambda m: m(X, [[True] * 5] * 2), TypeError, "key_mask must be a bool"),
+    (lambda m: m(X, key_mask=MASK[:, 1:]), ValueError, "key_mask must be [B, Lk]"),
+    (lambda m: m(X, key_mask=MASK[:1]), ValueError, "key_mask must be [B, Lk]"),
+    (lambda m: m(X, key_mask=MASK.unsqueeze(2)), ValueError, "key_mask must be [B, Lk]"),
+    (lambda m: m(X, key_mask=MASK.float()), TypeError, "key_mask must be a bool"),
+    (lambda m: m(X, key_mask=[[True] * 5] * 2), TypeError, "key_mask must be a bool"),
+    (lambda m: m(X, X), TypeError, "takes 2 positional arguments but 3 were given"),
     (lambda m: m(X, cu_seqlens=CU), ValueError, "cu_seqlens packs sequences along L and needs B"),
     (lambda m: m(ONE, cu_seqlens=CU[:2]), ValueError, "cu_seqlens must run from 0 to L = 5"),
     (lambda m: m(ONE, cu_seqlens=FALLING), ValueError, "cu_seqlens must not decrease"),
@@ -49,8 +50,7 @@ def mixer(name: str, *, causal: bool, dim: int = 12, heads: int = 3) -> Mixer:
     return fresh(name, dim, heads=heads, causal=causal)
 
 
-@names
-@causals
+@both_forms
 def test_invalid_input_raises(name, causal):
     made = mixer(name, causal=causal)
     for call, error, text in CALLS + STEPS if causal else CALLS:
@@ -64,12 +64,14 @@ def test_invalid_input_raises(name, causal):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIES])
 def test_non_causal_and_packed_calls_take_no_state(name):
     """EA-series is the exception: it reads from a state."""
-    full, causal = (mixer(name, causal=causal) for causal in (False, True))
+    causal = mixer(name, causal=True)
     _, state = causal(ONE, return_state=True)
-    with raises(ValueError, "return_state needs causal=True"):
-        full(ONE, return_state=True)
-    with raises(ValueError, "state needs causal=True"):
-        full(ONE, state=state)
+    if name not in CAUSAL_ONLY:
+        full = mixer(name, causal=False)
+        with raises(ValueError, "return_state needs causal=True"):
+            full(ONE, return_state=True)
+        with raises(ValueError, "state needs causal=True"):
+            full(ONE, state=state)
     for options in ({"state": state}, {"return_state": True}):
         with raises(ValueError, "cu_seqlens cannot be combined with"):
             causal(ONE, cu_seqlens=CU, **options)
@@ -79,10 +81,10 @@ def test_non_causal_and_packed_calls_take_no_state(name):
 def test_state_of_another_mixer_raises(name):
     causal = mixer(name, causal=True)
     own = type(causal.step(X[:, 0])[1])
-    donors = ("ea-6", "sa", "la", "gru")  # one of each kind of state
+    donors = ("ea-6", "sa", "la", "deltanet", "gru")  # one of each kind of state
     others = [mixer(donor, causal=True).step(X[:, 0])[1] for donor in donors]
     wrong = [state for state in others if not isinstance(state, own)]
-    assert len(wrong) == (4 if name in CONVOLVED else 3)
+    assert len(wrong) == (5 if name in CONVOLVED else 4)
     for state in (*wrong, X, 7, (X, X, X)):
         with pytest.raises(TypeError, match=r"state must be an? .*, got"):
             causal.step(X[:, 0], state)
@@ -158,7 +160,19 @@ HEADS = [
 def test_invalid_sizes_raise(name):
     for options, error, text in SIZES + (HEADS if name in HEADED else []):
         with raises(error, text):
-            fresh(name, **{"dim": 12, **options})
+            fresh(name, **{"dim": 12, "causal": True, **options})
+
+
+def test_rotary_positions_need_even_heads():
+    with raises(ValueError, "an even number of channels per head, got dim / heads = 12 / 4 = 3"):
+        make_mixer("sa+rope", 12, heads=4)
+
+
+@pytest.mark.parametrize("name", CAUSAL_ONLY)
+def test_non_causal_form_of_causal_mixer_raises(name):
+    kind = name.partition("~")[0]
+    with raises(ValueError, f"mixer {kind!r} needs causal=True, got False; a model that attends"):
+        mixer(name, causal=False)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HEADED])

@@ -2,17 +2,20 @@
 
 import itertools
 from dataclasses import FrozenInstanceError, replace
+from typing import get_origin, get_overloads, get_type_hints
 
 import pytest
 import torch
 import torch.nn.functional as F
-from op_helpers import causals, draw
+from mixer_helpers import CAUSAL_ONLY, forms
+from op_helpers import draw
 from torch.testing import assert_close
 
-from eattn.nn import MIXERS
-from eattn.nn.block import TransformerBlock, TransformerConfig
+from eattn.nn import MIXERS, Mixer, TransformerEncoder
+from eattn.nn.block import TransformerBlock, TransformerConfig, TransformerOptions
 
 mixers = pytest.mark.parametrize("mixer", MIXERS)
+both_forms = pytest.mark.parametrize(("mixer", "causal"), forms(MIXERS))
 norms = pytest.mark.parametrize("norm", ["post", "pre"])
 
 # Padding on the right, on the left, in between, and in the entire row
@@ -56,7 +59,7 @@ def block_of(mixer: str = "ea-6", **changes) -> TransformerBlock:
             "dropout must be at least 0 and below 1, and finite, got nan",
         ),
         ("dropout", "0.1", TypeError, "dropout must be a number, got str"),
-        ("eps", 0.0, ValueError, "eps must be above 0 and below 1, and finite, got 0.0"),
+        ("eps", 0.0, ValueError, "eps must be above 0, and finite, got 0.0"),
     ],
 )
 def test_invalid_field_raises(field, value, error, message):
@@ -120,8 +123,7 @@ def perturbed(block: TransformerBlock) -> TransformerBlock:
     return block
 
 
-@mixers
-@causals
+@both_forms
 def test_norms_are_before_branches_or_after_residuals(mixer, causal):
     x = draw(2, 7, 8, seed=0)
     block = perturbed(block_of(mixer, causal=causal, norm="post"))
@@ -155,8 +157,7 @@ def test_dropout_applies_only_in_training():
     assert torch.equal(block(x), without(x))
 
 
-@mixers
-@causals
+@both_forms
 def test_every_parameter_gets_a_gradient(mixer, causal):
     norm = "pre" if causal else "post"
     block = perturbed(block_of(mixer, causal=causal, norm=norm, max_len=7))
@@ -167,7 +168,7 @@ def test_every_parameter_gets_a_gradient(mixer, causal):
 @norms
 @mixers
 def test_masked_nan_changes_neither_values_nor_gradients(mixer, norm):
-    causal = norm == "pre"
+    causal = norm == "pre" or mixer in CAUSAL_ONLY
     block, x = block_of(mixer, causal=causal, norm=norm), draw(4, 6, 8, seed=0)
 
     def run(fill: float) -> list[torch.Tensor]:
@@ -207,3 +208,13 @@ def test_packed_sequences_are_independent(mixer):
 def test_invalid_input_raises(call, error, message, norm):
     with pytest.raises(error, match=message):
         call(block_of(causal=True, norm=norm), draw(2, 7, 8, seed=0))
+
+
+def test_keyword_arguments_have_the_types_of_the_configuration():
+    assert get_type_hints(TransformerOptions) == get_type_hints(TransformerConfig)
+
+
+@pytest.mark.parametrize("cls", [Mixer, TransformerBlock, TransformerEncoder])
+def test_type_of_result_depends_on_return_state(cls):
+    plain, with_state = (get_type_hints(f)["return"] for f in get_overloads(cls.forward))
+    assert plain is torch.Tensor and get_origin(with_state) is tuple

@@ -24,7 +24,15 @@ from torch.utils import _pytree as pytree
 
 from eattn import State
 from eattn.nn import check_mixer, make_mixer
-from eattn.nn.decoding_state import ConvState, Hidden, KVCache, LinearState, parts, rebuilt
+from eattn.nn.decoding_state import (
+    ConvState,
+    DeltaState,
+    Hidden,
+    KVCache,
+    LinearState,
+    parts,
+    rebuilt,
+)
 
 cached = pytest.mark.parametrize("name", CACHED)
 
@@ -54,6 +62,7 @@ def test_caches_grow_with_every_token(name, max_len):
         *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES],  # s, z and shift
         ("la", 3 * 4 * 5),  # heads, features, values and one sum of weights
         ("taylor", 3 * (1 + 4 + 10) * 5),
+        *[(name, 3 * 4 * 4) for name in ("deltanet", "la+gate")],
         ("gru", 12),
         ("linear-rnn", 12),
         ("ea-6~4", 3 * 12 + 12 * (2 * 7 + 1)),  # plus the last three inputs
@@ -65,7 +74,7 @@ def test_state_has_documented_size(name, floats):
     assert mixer.step(torch.zeros(2, 12))[1].nbytes == 2 * floats * 4
 
 
-@pytest.mark.parametrize("name", ["ea-6", "la", "taylor", "linear-rnn"])
+@pytest.mark.parametrize("name", ["ea-6", "la", "taylor", "deltanet", "la+gate", "linear-rnn"])
 def test_sums_are_float32_in_bfloat16_modules(name):
     mixer = make_mixer(name, 12, heads=3, causal=True).bfloat16()
     state = mixer.step(torch.zeros(2, 12, dtype=torch.bfloat16))[1]
@@ -79,7 +88,8 @@ def test_each_mixer_has_its_type_of_state():
         **dict.fromkeys(CONVOLVED, ConvState),
         **dict.fromkeys(SERIES, State),
         **dict.fromkeys(CACHED, KVCache),
-        **dict.fromkeys(("la", "taylor"), LinearState),
+        **dict.fromkeys(("la", "taylor", "la+gate"), LinearState),
+        "deltanet": DeltaState,
         **dict.fromkeys(("gru", "linear-rnn"), Hidden),
     }
 
@@ -92,15 +102,17 @@ def test_selected_rows_decode_independently(name, mode, masked):
     mixer, x, index = make(name, causal=True), tokens(3, 9), torch.tensor([2, 0, 2, 2])
     mask = MASKS["holes"](5) if masked else None
     with MODES[mode]():
-        _, state = mixer(x[:, :5], mask, return_state=True)
-        _, whole = mixer(x[index, :5], None if mask is None else mask[index], return_state=True)
+        _, state = mixer(x[:, :5], key_mask=mask, return_state=True)
+        rows = None if mask is None else mask[index]
+        _, whole = mixer(x[index, :5], key_mask=rows, return_state=True)
         selected = state.select(index)
         for t in range(5, 9):
             got, selected = mixer.step(x[index, t], selected)
             want, whole = mixer.step(x[index, t], whole)
             same(got.detach(), want.detach())
         assert selected.nbytes == whole.nbytes
-        same(mixer.step(x[:, 5], state)[0].detach(), mixer(x[:, :6], full(mask))[:, 5].detach())
+        want = mixer(x[:, :6], key_mask=full(mask))[:, 5].detach()
+        same(mixer.step(x[:, 5], state)[0].detach(), want)
 
 
 def full(mask: Tensor | None) -> Tensor | None:

@@ -1,5 +1,7 @@
 """Parallel, chunked, stepwise and padded calls of every causal mixer agree."""
 
+import copy
+
 import pytest
 import torch
 from mixer_helpers import (
@@ -15,6 +17,7 @@ from mixer_helpers import (
 )
 from op_helpers import poisoned_memory
 from torch import Tensor
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from eattn.nn import Mixer
 
@@ -87,10 +90,10 @@ def test_padding_in_prefill_is_ignored(name, mode):
     """Only AFT depends on the number of masked tokens, which take up positions."""
     mixer, x, mask = make(name, causal=True), tokens(12, 10), every_mask(7)
     valid = torch.cat([mask, torch.ones(12, 3, dtype=torch.bool)], 1)
-    whole = mixer(x, valid).detach()
+    whole = mixer(x, key_mask=valid).detach()
     with MODES[mode]():
-        first, state = mixer(x[:, :2], mask[:, :2], return_state=True)
-        second, state = mixer(x[:, 2:7], mask[:, 2:], state=state, return_state=True)
+        first, state = mixer(x[:, :2], key_mask=mask[:, :2], return_state=True)
+        second, state = mixer(x[:, 2:7], key_mask=mask[:, 2:], state=state, return_state=True)
         steps = []
         for t in range(7, 10):
             y, state = mixer.step(x[:, t], state)
@@ -106,18 +109,47 @@ def test_padding_in_prefill_is_ignored(name, mode):
 def test_mask_of_later_chunk_applies_only_to_that_chunk(name):
     mixer, x, mask = make(name, causal=True), tokens(3, 10), MASKS["holes"](5)
     _, state = mixer(x[:, :5], return_state=True)
-    got, state = mixer(x[:, 5:], mask, state=state, return_state=True)
+    got, state = mixer(x[:, 5:], key_mask=mask, state=state, return_state=True)
     valid = torch.cat([torch.ones_like(mask), mask], 1)
-    same(got[mask], mixer(x, valid)[:, 5:][mask])
+    same(got[mask], mixer(x, key_mask=valid)[:, 5:][mask])
     last = tokens(3, 1, seed=5)
-    want = mixer(torch.cat([x, last], 1), torch.cat([valid, valid[:, :1]], 1))
+    longer = torch.cat([valid, valid[:, :1]], 1)
+    want = mixer(torch.cat([x, last], 1), key_mask=longer)
     same(mixer.step(last[:, 0], state)[0], want[:, -1])
 
 
 @names
 def test_masked_tokens_never_enter_state(name):
     mixer, x, mask = make(name, causal=True), tokens(3, 7), MASKS["holes"](7)
-    _, clean = mixer(x, mask, return_state=True)
-    _, dirty = mixer(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, return_state=True)
+    _, clean = mixer(x, key_mask=mask, return_state=True)
+    spoiled = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    _, dirty = mixer(spoiled, key_mask=mask, return_state=True)
     following = tokens(3, 12, seed=4)[:, 0]
     assert torch.equal(mixer.step(following, clean)[0], mixer.step(following, dirty)[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["ea-6", "ea", "sa-math", "la", "taylor", "aft", "linear-rnn", "ea-6~4"]
+)
+def test_ensemble_under_vmap_matches_its_members(name):
+    members, x, valid = (
+        [make(name, causal=True, seed=i) for i in range(3)],
+        tokens(3, 6),
+        MASKS["holes"](6),
+    )
+    params, buffers = stack_module_state(members)
+    empty = copy.deepcopy(members[0]).to("meta")
+
+    def call(params, buffers):
+        return functional_call(empty, (params, buffers), (x,), {"key_mask": valid})
+
+    def loss(*state):
+        y = call(*state)
+        return y.square().sum(), y
+
+    grads, y = vmap(grad(loss, has_aux=True))(params, buffers)
+    for i, member in enumerate(members):
+        want = member(x, key_mask=valid)
+        same(y[i], want)
+        want.square().sum().backward()
+        same({n: g[i] for n, g in grads.items()}, {n: p.grad for n, p in member.named_parameters()})

@@ -48,18 +48,51 @@ def test_sequence_first_layout_gives_same_output(norm_first):
     assert_close(y, first(tokens(), src_key_padding_mask=PADDED))
 
 
-def test_decoder_uses_causal_and_cross_attention():
+def own_choice(name, old):
+    return ElementwiseAttention(32, causal=name.endswith("self_attn"))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("options", [dict(mixer=own_choice), dict(mixer="ea", causal=True)])
+def test_decoder_uses_causal_and_cross_attention(options, batch_first):
     torch.manual_seed(0)
-    layer = nn.TransformerDecoderLayer(32, 4, dropout=0.0, batch_first=True)
-    replace_attention(layer, lambda name, old: ElementwiseAttention(32, causal=name == "self_attn"))
-    memory, x = tokens()[:, :7], tokens()
+    layer = nn.TransformerDecoderLayer(32, 4, dropout=0.0, batch_first=batch_first)
+    model = nn.TransformerDecoder(layer, 2)
+    assert replace_attention(model, **options) == 4
     mask = nn.Transformer.generate_square_subsequent_mask(30)
-    y = layer(x, memory, tgt_mask=mask, memory_key_padding_mask=PADDED[:, 13:20])
-    assert_close(y, layer(x, memory, tgt_mask=mask, tgt_is_causal=True))
+
+    def run(x, memory, **masks):
+        swap = (lambda x: x) if batch_first else (lambda x: x.transpose(0, 1))
+        return swap(model(swap(x), swap(memory), tgt_mask=mask, **masks))
+
+    memory, x = tokens()[:, :7], tokens()
+    y = run(x, memory, memory_key_padding_mask=PADDED[:, 13:20])
+    assert_close(y, run(x, memory, tgt_is_causal=True))
     changed = x.clone()
     changed[:, 20:] = 7.0
-    assert_close(layer(changed, memory, tgt_mask=mask)[:, :20], y[:, :20])
-    assert not torch.equal(layer(x, memory + 1.0, tgt_mask=mask), y)
+    assert_close(run(changed, memory)[:, :20], y[:, :20])
+    assert not torch.equal(run(x, memory + 1.0), y)
+
+
+@pytest.mark.parametrize("mixer", ["ea-6", "sa"])
+def test_causal_encoder_ignores_later_tokens(mixer):
+    model, x = encoder(), tokens()
+    replace_attention(model, mixer, causal=True)
+    assert getattr(model.layers[0].self_attn.mixer, "heads", 4) == 4
+    mask = torch.ones(30, 30, dtype=torch.bool).triu(1)
+    y = model(x, mask=mask, is_causal=True, src_key_padding_mask=PADDED)
+    assert_close(model(x[:, :20], mask=mask[:20, :20]), y[:, :20])
+
+
+def test_causal_transformer_keeps_full_encoder():
+    model = nn.Transformer(32, 4, 1, 1, 64, dropout=0.0, batch_first=True)
+    assert replace_attention(model, causal=True) == 3
+    found = {n: m.causal for n, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
+    assert [name for name, causal in found.items() if causal] == [
+        "decoder.layers.0.self_attn.mixer"
+    ]
+    mask = nn.Transformer.generate_square_subsequent_mask(30)
+    assert model(tokens(), tokens(), tgt_mask=mask).isfinite().all()
 
 
 def test_replacement_keeps_dtype_mode_and_excluded_layers():
@@ -102,5 +135,9 @@ def test_unsupported_arguments_raise():
         MultiheadAdapter(nn.Linear(3, 3))
     with pytest.raises(ValueError, match="cannot replace itself: use MultiheadAdapter"):
         replace_attention(nn.MultiheadAttention(32, 4))
+    with pytest.raises(ValueError, match="causal=True needs the name of a mixer"):
+        replace_attention(encoder(), own_choice, causal=True)
+    with pytest.raises(ValueError, match="0 must have kdim = vdim = embed_dim = 32"):
+        replace_attention(nn.Sequential(nn.MultiheadAttention(32, 4, kdim=8, vdim=8)))
     with pytest.raises(ValueError, match="unknown mixer 'ea6'"):
         replace_attention(encoder(), "ea6")

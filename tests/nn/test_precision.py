@@ -4,19 +4,18 @@ import copy
 
 import pytest
 import torch
-from mixer_helpers import MASKS, causals, differentiate, make, names, same, tokens
+from mixer_helpers import MASKS, both_forms, differentiate, make, names, same, tokens
 from torch.utils.checkpoint import checkpoint
 
 
-@names
-@causals
+@both_forms
 def test_autocast_is_close_to_float32(name, causal):
     mixer, x = make(name, causal=causal).float(), tokens(3, 33).float().requires_grad_()
     valid = MASKS["holes"](33)
     with torch.autocast("cpu", torch.bfloat16):
-        y = mixer(x, valid)
+        y = mixer(x, key_mask=valid)
     got = torch.autograd.grad(y.float()[valid].square().sum(), [x, *mixer.parameters()])
-    want = mixer(x, valid)
+    want = mixer(x, key_mask=valid)
     grads = torch.autograd.grad(want[valid].square().sum(), [x, *mixer.parameters()])
     assert (y - want).abs().max() < 0.03 * want.abs().max()
     for a, b in zip(got, grads, strict=True):
@@ -36,8 +35,7 @@ def test_autocast_may_change_between_state_and_step(name, grad, first):
     assert (y_t - want).abs().max() < 0.03 * want.abs().max()
 
 
-@names
-@causals
+@both_forms
 def test_bfloat16_module_returns_bfloat16(name, causal):
     mixer, x, dtype = make(name, causal=causal), tokens(2, 33), torch.bfloat16
     narrow = copy.deepcopy(mixer).to(dtype)
@@ -58,8 +56,7 @@ def test_mixer_survives_state_dict_and_deepcopy(name, tmp_path):
     assert torch.equal(other(x), mixer(x))
 
 
-@names
-@causals
+@both_forms
 def test_gradient_checkpointing_changes_no_gradient(name, causal):
     mixer, x = make(name, causal=causal), tokens(2, 33).requires_grad_()
     again = checkpoint(mixer, x, use_reentrant=False)

@@ -26,7 +26,7 @@ def layer(**options) -> ElementwiseAttention:
 
 
 def train_on(made: ElementwiseAttention, x: torch.Tensor, key_mask=None) -> torch.Tensor:
-    y = made(x, key_mask)
+    y = made(x, key_mask=key_mask)
     y.square().sum().backward()
     return y
 
@@ -50,8 +50,8 @@ def test_each_packed_sequence_is_centered_separately():
     alone = [made(x[:, a:b]) for a, b in ((0, 7), (7, 20))]
     torch.testing.assert_close(made(x, cu_seqlens=OFFSETS), torch.cat(alone, 1))
     mask = torch.rand(1, 20, generator=torch.Generator().manual_seed(1)) > 0.4
-    alone = [made(x[:, a:b], mask[:, a:b]) for a, b in ((0, 7), (7, 20))]
-    torch.testing.assert_close(made(x, mask, cu_seqlens=OFFSETS), torch.cat(alone, 1))
+    alone = [made(x[:, a:b], key_mask=mask[:, a:b]) for a, b in ((0, 7), (7, 20))]
+    torch.testing.assert_close(made(x, key_mask=mask, cu_seqlens=OFFSETS), torch.cat(alone, 1))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -72,7 +72,7 @@ def test_learned_center_is_a_running_mean_of_keys():
     before = train_on(made, x, MASK)
     torch.testing.assert_close(made.placement.running, k[MASK].mean(0).to(torch.float64))
     first = made.placement.running.clone()
-    assert not torch.allclose(made(x, MASK), before)  # the first call used 0
+    assert not torch.allclose(made(x, key_mask=MASK), before)  # the first call used 0
     train_on(made, x + 1)
     moved = (made.placement.running - first).norm()
     assert 0 < moved < 0.2 * (made._project(x + 1, None)[1].mean((0, 1)) - first).norm()
@@ -163,8 +163,12 @@ def test_mixer_names_select_options(name, causal):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make_mixer("sa+norm", 8), "unknown mixer 'sa\\+norm'"),
-        (lambda: make_mixer("ea-6+width", 8), "got \\+width, but the only options are \\+norm"),
+        (lambda: make_mixer("sa+norm", 8), "the only options of sa are: \\+rope"),
+        (
+            lambda: make_mixer("ea-6+width", 8),
+            "\\+width, but the only options of ea-6 are: \\+norm",
+        ),
+        (lambda: make_mixer("gru+gate", 8), "the only options of gru are: none"),
         (lambda: ElementwiseAttention(8, center="median"), "center must be None or one of mean"),
         (lambda: ElementwiseAttention(8, center="mean", causal=True), "needs causal=False"),
         (

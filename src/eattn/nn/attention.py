@@ -16,7 +16,6 @@ from eattn.nn.padding import zero_masked
 from eattn.nn.qk_range import SPREAD, Center, QKRange
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
-from eattn.ops.exact import ea_after
 from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 
@@ -115,8 +114,8 @@ class ElementwiseAttention(Mixer):
     def qkv(
         self,
         x: Tensor,
-        key_mask: Tensor | None = None,
         *,
+        key_mask: Tensor | None = None,
         context: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,7 +205,7 @@ class ElementwiseAttention(Mixer):
         keep: bool,
         context: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        qkv = self.qkv(x, key_mask, context=context, cu_seqlens=cu_seqlens)
+        qkv = self.qkv(x, key_mask=key_mask, context=context, cu_seqlens=cu_seqlens)
         if self.expansion is None:
             y, state = self._exact(*qkv, key_mask, cu_seqlens, state, keep)
             return self.out_proj(y), state
@@ -218,7 +217,10 @@ class ElementwiseAttention(Mixer):
             state=state,
             return_state=keep,
         )
-        attend = ea_series if current_shard() is None else _attend_sharded
+        attend: Any = ea_series
+        if current_shard() is not None:
+            # As a decorator, `disable` would import torch._dynamo whenever eattn is imported.
+            attend = torch.compiler.disable(_attend_sharded)
         result = attend(*qkv, **options)
         y, state = result if keep else (result, None)
         return self.out_proj(y), state
@@ -249,7 +251,8 @@ class ElementwiseAttention(Mixer):
         if state is None and not keep:
             return ea(q, k, v, causal=self.causal, key_mask=key_mask), None
         cache = extend_cache(state, k.unsqueeze(1), v.unsqueeze(1), key_mask)  # one head
-        y = ea_after(q, cache.k.squeeze(1), cache.v.squeeze(1), key_mask=cache.mask)
+        kv = cache.k.squeeze(1), cache.v.squeeze(1)
+        y = ea(q, *kv, causal=True, key_mask=cache.mask)
         return y, cache
 
     def _check_sharding(self) -> None:
@@ -271,7 +274,6 @@ class ElementwiseAttention(Mixer):
         return f"dim={self.dim}, expansion={self.expansion!r}, causal={self.causal}"
 
 
-@torch.compiler.disable
 def _attend_sharded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Attend to the tokens of all ranks in the current `sequence_parallel` context."""
     shard = current_shard()

@@ -1,14 +1,15 @@
 """`Mixer`, the base class of every layer that mixes tokens along the sequence."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded, current_shard
+from eattn.nn.decoding_state import DecodingState
 from eattn.nn.padding import zero_masked
-from eattn.ops.checks import FLOATS, check_cu_seqlens, check_mask
+from eattn.ops.checks import FLOATS, check_cu_seqlens, check_dense, check_mask
 
 
 class Mixer(nn.Module):
@@ -32,17 +33,41 @@ class Mixer(nn.Module):
         self.dim = check_size("dim", dim)
         self.causal = check_bool("causal", causal)
 
+    @overload
     def forward(
         self,
         x: Tensor,
-        key_mask: Tensor | None = None,
         *,
+        key_mask: Tensor | None = ...,
+        context: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: DecodingState | None = ...,
+        return_state: Literal[False] = ...,
+        _checked: bool = ...,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = ...,
+        context: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: DecodingState | None = ...,
+        return_state: Literal[True],
+        _checked: bool = ...,
+    ) -> tuple[Tensor, DecodingState]: ...
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
         context: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        state: Any = None,
+        state: DecodingState | None = None,
         return_state: bool = False,
         _checked: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, DecodingState]:
         """Mix the tokens of x.
 
         Parameters
@@ -79,6 +104,9 @@ class Mixer(nn.Module):
         else:
             y, state = self._mix(x, key_mask, state, **keep)
         return (y, state) if return_state else y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Mix one token into the sequence so far.
@@ -191,19 +219,24 @@ def check_tokens(name: str, x: Tensor, shape: str, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"{name} must be a floating-point tensor, got {kind}")
+    check_dense(name, x)
     if x.dim() != shape.count(",") + 1 or x.shape[-1] != dim:
         raise ValueError(f"{name} must be {shape} with D = dim = {dim}, got {tuple(x.shape)}")
-
-
-def is_readable(x: Tensor) -> bool:
-    """Return whether x has values that can be read without a sync or a graph break."""
-    return not torch.compiler.is_compiling() and x.device.type == "cpu" and x.numel() > 0
 
 
 def check_heads(dim: int, heads: int) -> int:
     if dim % check_size("heads", heads):
         raise ValueError(f"heads must divide dim = {dim}, got {heads}")
     return heads
+
+
+def check_causal_only(name: str, causal: bool, *, instead: str) -> None:
+    """Raise for a non-causal mixer `name` that exists only as a causal one."""
+    if not causal:
+        raise ValueError(
+            f"mixer {name!r} needs causal=True, got False; a model that attends to all tokens can"
+            f" use {instead!r}"
+        )
 
 
 def projection(inputs: int, outputs: int, *, parts: int = 1, bias: bool = True) -> nn.Linear:

@@ -3,16 +3,35 @@
 Post-LN as in the paper (Sec. 4.1): x = LN(x + mixer(x)), then x = LN(x + ffn(x)).
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_number, check_size
 from eattn.nn.base import check_input, check_tokens, projection
+from eattn.nn.decoding_state import DecodingState
 from eattn.nn.registry import check_mixer, make_mixer
 
 Config = TypeVar("Config", bound="TransformerConfig")
+RENAMED = {"ffn.0.": "ffn.up.", "ffn.2.": "ffn.down."}  # weights of a block saved by version 0.1
+
+
+class TransformerOptions(TypedDict, total=False):
+    """Fields of `TransformerConfig` as keyword arguments."""
+
+    dim: int
+    depth: int
+    mixer: str
+    heads: int
+    causal: bool
+    ffn: int | None
+    norm: str
+    dropout: float
+    max_len: int | None
+    eps: float
+    short_conv: int | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class TransformerConfig:
         if self.norm not in ("post", "pre"):
             raise ValueError(f"norm must be 'post' or 'pre', got {self.norm!r}")
         check_number("dropout", self.dropout, least=0, below=1)
-        check_number("eps", self.eps, above=0, below=1)
+        check_number("eps", self.eps, above=0)
 
     @property
     def ffn_dim(self) -> int:
@@ -83,7 +102,7 @@ class TransformerConfig:
         return 4 * self.dim if self.ffn is None else self.ffn
 
     @classmethod
-    def bert_base(cls, **changes: Any) -> Self:
+    def bert_base(cls, **changes: Unpack[TransformerOptions]) -> Self:
         """Return BERT-base (12 blocks, 768 channels, 12 heads; 85 M parameters) with `changes`."""
         base = cls(
             dim=768, depth=12, heads=12, ffn=3072, norm="post", dropout=0.1, max_len=512, eps=1e-12
@@ -91,7 +110,7 @@ class TransformerConfig:
         return _changed(base, changes)
 
 
-def configure(config: TransformerConfig | None, changes: dict[str, Any]) -> TransformerConfig:
+def configure(config: TransformerConfig | None, changes: TransformerOptions) -> TransformerConfig:
     """Return `config`, or the default configuration, with `changes`."""
     if config is not None and not isinstance(config, TransformerConfig):
         raise TypeError(
@@ -123,7 +142,9 @@ class TransformerBlock(nn.Module):
 
     fsdp_methods = ("step",)  # FSDP gathers a block's weights for these methods and its forward
 
-    def __init__(self, config: TransformerConfig | None = None, **changes: Any) -> None:
+    def __init__(
+        self, config: TransformerConfig | None = None, **changes: Unpack[TransformerOptions]
+    ) -> None:
         super().__init__()
         self.config = c = configure(config, changes)
         self.mixer = make_mixer(
@@ -134,9 +155,8 @@ class TransformerBlock(nn.Module):
             max_len=c.max_len,
             short_conv=c.short_conv,
         )
-        self.ffn = nn.Sequential(
-            projection(c.dim, c.ffn_dim), nn.GELU(), projection(c.ffn_dim, c.dim)
-        )
+        up, down = projection(c.dim, c.ffn_dim), projection(c.ffn_dim, c.dim)
+        self.ffn = nn.Sequential(OrderedDict(up=up, act=nn.GELU(), down=down))
         self.norm_mixer = nn.LayerNorm(c.dim, eps=c.eps)
         self.norm_ffn = nn.LayerNorm(c.dim, eps=c.eps)
         self.dropout = nn.Dropout(c.dropout)
@@ -144,15 +164,41 @@ class TransformerBlock(nn.Module):
     def extra_repr(self) -> str:
         return f"norm={self.config.norm!r}"
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for old, new in RENAMED.items():
+            for name in [name for name in state_dict if name.startswith(prefix + old)]:
+                state_dict[prefix + new + name.removeprefix(prefix + old)] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @overload
     def forward(
         self,
         x: Tensor,
-        key_mask: Tensor | None = None,
         *,
+        key_mask: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: DecodingState | None = ...,
+        return_state: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: DecodingState | None = ...,
+        return_state: Literal[True],
+    ) -> tuple[Tensor, DecodingState]: ...
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        state: Any = None,
+        state: DecodingState | None = None,
         return_state: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, DecodingState]:
         """Apply the block to a sequence.
 
         Parameters
@@ -175,18 +221,16 @@ class TransformerBlock(nn.Module):
         """
         # Masked tokens are zeroed here, as a NaN would otherwise enter the residual.
         x = check_input(x, key_mask, self.config.dim)
-        y = self.mixer(
-            self._mixer_input(x),
-            key_mask=key_mask,
-            cu_seqlens=cu_seqlens,
-            state=state,
-            return_state=return_state,
-            _checked=True,
-        )
+        options: Any = dict(state=state, return_state=return_state, _checked=True)
+        inputs: Any = dict(key_mask=key_mask, cu_seqlens=cu_seqlens)
+        y = self.mixer(self._mixer_input(x), **inputs, **options)
         if not return_state:
             return self._add(x, y)
         y, state = y
         return self._add(x, y), state
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Apply the block to one token; see `Mixer.step`.
@@ -219,7 +263,7 @@ class TransformerBlock(nn.Module):
         return self.norm_ffn(x + self.dropout(self.ffn(x)))
 
 
-def _changed(config: Config, changes: dict[str, Any]) -> Config:
+def _changed(config: Config, changes: TransformerOptions) -> Config:
     known = [field.name for field in fields(config)]
     for name in changes:
         if name not in known:

@@ -74,7 +74,7 @@ class ShortConv(nn.Module):
                 raise ValueError(
                     "state cannot be used with a short convolution in sequence_parallel"
                 )
-            last, after = self._halo(x, key_mask)
+            last, after = torch.compiler.disable(self._halo)(x, key_mask)
             return self._forward(x, key_mask, last)[0], after
         if last is None:
             last = x.new_zeros(x.shape[0], self.width - 1, self.dim)
@@ -117,11 +117,10 @@ class ShortConv(nn.Module):
         """
         last, before = x.new_zeros(len(x), self.width - 1, self.dim), 0
         if (shard := current_shard()) is not None:
-            (last, _), before = self._halo(x, None), shard.before
+            (last, _), before = torch.compiler.disable(self._halo)(x, None), shard.before
         position = packed_positions(x.shape[1], cu_seqlens, before).unsqueeze(1)
         return self._convolve(x, torch.cat([last.to(x.dtype), x], 1), position)
 
-    @torch.compiler.disable
     def _halo(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the last width - 1 tokens before this shard, and those of the entire sequence."""
         shard = current_shard()
@@ -192,7 +191,8 @@ class Convolved(Mixer):
     ) -> tuple[Tensor, Any]:
         last, after = self._split(x, state)
         u, last = self.conv(x, key_mask, last)
-        y = self.mixer(u, key_mask, state=after, return_state=keep, _checked=True)
+        options: Any = dict(key_mask=key_mask, state=after, return_state=keep)
+        y = self.mixer(u, **options, _checked=True)
         if not keep:
             return y, None
         y, after = y

@@ -76,7 +76,17 @@ class Hidden(StateBase):
 
 @dataclass(frozen=True, eq=False)
 class LinearState(StateBase):
-    """State of linear attention: sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18)."""
+    """State of linear attention: sums of phi(k)^T (v, 1), [B, H, F, d + 1] (Eq. 18).
+
+    With forget gates, decayed sums of k^T v, [B, H, d, d].
+    """
+
+    s: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaState(StateBase):
+    """State of the delta rule: the matrix that maps keys to values, [B, H, d, d]."""
 
     s: Tensor
 
@@ -183,9 +193,25 @@ def extend_cache(
     if state is None:
         state = KVCache.empty(k, v, max_len=max_len)
     else:
-        want = (*k.shape[:2], getattr(state, "length", 0), k.shape[3])
-        check_held(state, KVCache, "k", want, "[B, H, length, d]")
+        _check_cache(state, k)
     return state.append(k, v, key_mask)
+
+
+def next_positions(state: Any, k: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Count the valid tokens before each new token of k [B, H, L, d], [B or 1, L]."""
+    if key_mask is None:
+        new = torch.arange(k.shape[2], device=k.device).unsqueeze(0)
+    else:
+        new = key_mask.cumsum(1) - 1
+    if state is None:
+        return new
+    _check_cache(state, k)
+    return new + (state.length if state.mask is None else state.mask.sum(1, keepdim=True))
+
+
+def _check_cache(state: Any, k: Tensor) -> None:
+    want = (*k.shape[:2], getattr(state, "length", 0), k.shape[3])
+    check_held(state, KVCache, "k", want, "[B, H, length, d]")
 
 
 def check_held(state: Any, cls: type, name: str, want: tuple[int, ...], axes: str) -> Tensor:

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from eattn._checks import check_size
-from eattn.nn.base import check_tokens, is_readable
+from eattn.nn.base import check_tokens
 from eattn.nn.padding import zero_masked
+from eattn.ops.checks import is_readable
 
 KINDS = ("linear", "conv")
 INIT_STD = 0.02  # standard deviation of new position and calendar embeddings, as in BERT
@@ -67,7 +68,7 @@ class TokenEmbedding(nn.Module):
         if key_mask is not None:
             x = zero_masked(x, key_mask)
         if isinstance(self.project, nn.Conv1d):
-            y: Tensor = self.project(x.transpose(1, 2)).transpose(1, 2)
+            y: Tensor = self.project(x.transpose(1, 2)).transpose(1, 2).contiguous()
         else:
             y = self.project(x)
         return y

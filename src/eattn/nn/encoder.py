@@ -1,11 +1,11 @@
 """A stack of Transformer blocks and its decoding state."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from torch import Tensor, nn
 
-from eattn.nn.block import TransformerBlock, TransformerConfig, configure
+from eattn.nn.block import TransformerBlock, TransformerConfig, TransformerOptions, configure
 from eattn.nn.decoding_state import DecodingState, StateBase
 
 
@@ -37,7 +37,9 @@ class TransformerEncoder(nn.Module):
     True
     """
 
-    def __init__(self, config: TransformerConfig | None = None, **changes: Any) -> None:
+    def __init__(
+        self, config: TransformerConfig | None = None, **changes: Unpack[TransformerOptions]
+    ) -> None:
         super().__init__()
         self.config = c = configure(config, changes)
         self.blocks = nn.ModuleList(TransformerBlock(c) for _ in range(c.depth))
@@ -54,15 +56,35 @@ class TransformerEncoder(nn.Module):
             f"mixer={c.mixer!r}, dim={c.dim}, depth={c.depth}, {self.num_parameters:,} parameters"
         )
 
+    @overload
     def forward(
         self,
         x: Tensor,
-        key_mask: Tensor | None = None,
         *,
+        key_mask: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: EncoderState | None = ...,
+        return_state: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = ...,
+        cu_seqlens: Tensor | None = ...,
+        state: EncoderState | None = ...,
+        return_state: Literal[True],
+    ) -> tuple[Tensor, EncoderState]: ...
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         state: EncoderState | None = None,
         return_state: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, EncoderState]:
         """Encode a sequence.
 
         Parameters
@@ -97,6 +119,9 @@ class TransformerEncoder(nn.Module):
                 after.append(layer)
         y = self.norm(x)
         return (y, EncoderState(tuple(after))) if return_state else y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def step(self, x_t: Tensor, state: EncoderState | None = None) -> tuple[Tensor, EncoderState]:
         """Encode one token.

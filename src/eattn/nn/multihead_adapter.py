@@ -1,10 +1,12 @@
 """Replace `torch.nn.MultiheadAttention` in existing models by any mixer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from eattn._checks import check_bool
 from eattn.nn.base import Mixer
 from eattn.nn.registry import make_mixer
 
@@ -12,6 +14,8 @@ from eattn.nn.registry import make_mixer
 def replace_attention(
     model: nn.Module,
     mixer: str | Callable[[str, nn.MultiheadAttention], Mixer | None] = "ea-6",
+    *,
+    causal: bool = False,
 ) -> int:
     """Replace every `nn.MultiheadAttention` in `model` by a mixer, in place.
 
@@ -22,8 +26,12 @@ def replace_attention(
     model : nn.Module
         Model that contains the attention layers.
     mixer : str or callable, default "ea-6"
-        Name that `make_mixer` accepts, for non-causal mixers of the same width; or a function
-        `(name, module) -> Mixer` that returns None to keep a layer.
+        Name that `make_mixer` accepts, for mixers of the same width and number of heads; or a
+        function `(name, module) -> Mixer` that returns None to keep a layer.
+    causal : bool, default False
+        Make self-attention causal, for models that are called with a causal mask. Cross-attention
+        in an `nn.TransformerDecoderLayer` and the encoder of an `nn.Transformer` stay non-causal.
+        Cannot be combined with a function.
 
     Returns
     -------
@@ -36,16 +44,33 @@ def replace_attention(
     >>> model = nn.TransformerEncoder(layer, num_layers=6)
     >>> replace_attention(model, "ea-6")
     6
+    >>> layer = nn.TransformerDecoderLayer(64, 8, batch_first=True)
+    >>> replace_attention(nn.TransformerDecoder(layer, num_layers=2), "ea-6", causal=True)
+    4
     """
+    if check_bool("causal", causal) and not isinstance(mixer, str):
+        raise ValueError(
+            "causal=True needs the name of a mixer: a function decides on its own whether a mixer"
+            " is causal"
+        )
     if isinstance(model, nn.MultiheadAttention):
         raise ValueError(
             "model must contain nn.MultiheadAttention, got such a layer, which cannot replace"
             " itself: use MultiheadAdapter"
         )
     found = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)]
-    count = 0
+    count, full = 0, _non_causal(model)
     for name, old in found:
-        new = make_mixer(mixer, old.embed_dim) if isinstance(mixer, str) else mixer(name, old)
+        if isinstance(mixer, str):
+            if not old.embed_dim == old.kdim == old.vdim:
+                raise ValueError(
+                    f"{name} must have kdim = vdim = embed_dim = {old.embed_dim} to be replaced,"
+                    f" got kdim = {old.kdim} and vdim = {old.vdim}"
+                )
+            options: Any = dict(heads=old.num_heads, causal=causal and old not in full)
+            new: Mixer | None = make_mixer(mixer, old.embed_dim, **options)
+        else:
+            new = mixer(name, old)
         if new is None:
             continue
         new.to(old.out_proj.weight)
@@ -57,6 +82,17 @@ def replace_attention(
         if count and isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # mixers take no nested tensors
     return count
+
+
+def _non_causal(model: nn.Module) -> set[nn.Module]:
+    """Return the modules that stay non-causal in a causal model."""
+    full: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, nn.TransformerDecoderLayer):
+            full.add(module.multihead_attn)
+        elif isinstance(module, nn.Transformer):
+            full.update(module.encoder.modules())
+    return full
 
 
 class MultiheadAdapter(nn.Module):
@@ -128,7 +164,7 @@ class MultiheadAdapter(nn.Module):
         if value is not key:
             raise ValueError("value must be key: the mixer projects both from the same tokens")
         self._check_causal(attn_mask, is_causal)
-        options: dict[str, Tensor] = {}
+        options: dict[str, Any] = {}
         if key_padding_mask is not None:
             options["key_mask"] = _visible(key_padding_mask)
         if key is not query:
@@ -143,7 +179,10 @@ class MultiheadAdapter(nn.Module):
         """Raise unless the mask is what the mixer applies anyway."""
         if not self.mixer.causal:
             if is_causal or attn_mask is not None:
-                raise ValueError("attn_mask and is_causal need a mixer built with causal=True")
+                raise ValueError(
+                    "attn_mask and is_causal need a mixer built with causal=True, as by"
+                    " replace_attention(model, name, causal=True)"
+                )
         elif attn_mask is not None:
             visible = _visible(attn_mask)
             if visible.dim() != 2 or not torch.equal(visible, torch.ones_like(visible).tril()):

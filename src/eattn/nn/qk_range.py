@@ -138,7 +138,8 @@ def _check_center(center: Center | None, causal: bool) -> Center | None:
 def _packed_means(k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
     """Return the mean of the valid keys in each token's own sequence, [1, L, D]."""
     lengths = cu_seqlens.diff()
-    sequence = torch.repeat_interleave(torch.arange(len(lengths), device=k.device), lengths)
+    sequence = torch.arange(len(lengths), device=k.device)
+    sequence = sequence.repeat_interleave(lengths, output_size=k.shape[1])
     valid = k.new_ones(k.shape[1]) if key_mask is None else key_mask[0].to(k.dtype)
     rows = k[0] if key_mask is None else zero_masked(k, key_mask)[0]
     totals = k.new_zeros(len(lengths), k.shape[2]).index_add(0, sequence, rows)

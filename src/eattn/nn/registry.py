@@ -7,6 +7,8 @@ from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
 from eattn.nn.base import Mixer
 from eattn.nn.conv import Convolved
+from eattn.nn.deltanet import DeltaNet
+from eattn.nn.gated import GatedLinearAttention
 from eattn.nn.linear import LinearAttention
 from eattn.nn.qk_range import Center
 from eattn.nn.recurrent import GRU, LinearRNN
@@ -22,13 +24,17 @@ MIXERS = (
     "ea-q17",
     "sa",
     "sa-math",
+    "sa+rope",
     "la",
+    "la+gate",
+    "deltanet",
     "aft",
     "taylor",
     "gru",
     "linear-rnn",
 )
-OPTIONS = ("norm", "bandwidth", "center")  # of element-wise attention, as in "ea-6+norm"
+# Options of a kind of mixer, the part of its name before "-", as in "ea-6+norm"
+OPTIONS = {"ea": ("norm", "bandwidth", "center"), "sa": ("rope",), "la": ("gate",)}
 AFT_LEN = 512  # default max_len of AFT
 
 
@@ -52,14 +58,17 @@ def make_mixer(
     ``sa``          softmax attention by SDPA
     ``sa-math``     softmax attention with its weights in memory
     ``la``          linear attention
+    ``deltanet``    linear attention with the delta rule; causal only
     ``aft``         attention-free transformer
     ``taylor``      dot-product attention with a Taylor polynomial of order 2
     ``gru``         PyTorch's GRU
     ``linear-rnn``  gated linear recurrence
     ==============  ==========================================================================
 
-    Names that start with ``ea`` take any of the options ``+norm``, ``+bandwidth`` and ``+center``
-    (the mean of the keys, or a learned center if causal), as in ``ea-6+norm``; see `QKRange`.
+    Options follow the name, as in ``ea-6+norm``. Names that start with ``ea`` take any of
+    ``+norm``, ``+bandwidth`` and ``+center`` (the mean of the keys, or a learned center if causal);
+    see `QKRange`. ``sa+rope`` and ``sa-math+rope`` have rotary positions. ``la+gate`` is gated
+    linear attention, which forgets; causal only.
 
     Parameters
     ----------
@@ -68,7 +77,7 @@ def make_mixer(
     dim : int
         Number of channels D.
     heads : int, default 8
-        Number of heads of sa, sa-math, la and taylor.
+        Number of heads of sa, sa-math, la, taylor and deltanet.
     causal : bool, default False
         Attend only to earlier tokens and the token itself. Required for decoding.
     max_len : int, optional
@@ -97,12 +106,20 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
     name, *options = name.split("+")
     match name:
         case "sa" | "sa-math":
-            math = name == "sa-math"
             return SoftmaxAttention(
-                dim, heads=heads, causal=causal, max_len=max_len, materialise=math
+                dim,
+                heads=heads,
+                causal=causal,
+                max_len=max_len,
+                materialise=name == "sa-math",
+                rope="rope" in options,
             )
+        case "la" if "gate" in options:
+            return GatedLinearAttention(dim, heads=heads, causal=causal)
         case "la" | "taylor":
             return LinearAttention(dim, heads=heads, causal=causal, taylor=name == "taylor")
+        case "deltanet":
+            return DeltaNet(dim, heads=heads, causal=causal)
         case "aft":
             return AFT(dim, max_len=AFT_LEN if max_len is None else max_len, causal=causal)
         case "gru":
@@ -149,10 +166,11 @@ def check_mixer(name: str) -> Expansion | None:
             f"unknown mixer {whole!r}: use one of {known}, or ea-N with another even N, ea-qN with"
             " another odd N"
         )
-    if wrong := [option for option in options if option not in OPTIONS or name[:2] != "ea"]:
+    allowed = OPTIONS.get(name.partition("-")[0], ())
+    if wrong := [option for option in options if option not in allowed]:
+        known = ", ".join("+" + option for option in allowed) or "none"
         raise ValueError(
-            f"unknown mixer {whole!r}: got +{wrong[0]}, but the only options are"
-            f" {', '.join('+' + option for option in OPTIONS)}, for ea, ea-N and ea-qN"
+            f"unknown mixer {whole!r}: got +{wrong[0]}, but the only options of {name} are: {known}"
         )
     if series is None:
         return None
