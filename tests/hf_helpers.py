@@ -3,13 +3,35 @@
 from typing import Any
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
-from eattn.hf import EAConfig, EAForCausalLM
+from eattn.hf import (
+    EAConfig,
+    EAForCausalLM,
+    EAForMaskedLM,
+    EAForQuestionAnswering,
+    EAForSequenceClassification,
+    EAForTokenClassification,
+    EAModel,
+)
 
 VOCAB = 43
-# Taylor, quadrature, all options of QKRange, exact EA, and three other kinds of mixers
-MIXERS = ("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea", "sa", "la", "linear-rnn")
+HEADS = (
+    EAForCausalLM,
+    EAForMaskedLM,
+    EAForSequenceClassification,
+    EAForTokenClassification,
+    EAForQuestionAnswering,
+)
+KINDS = (EAModel, *HEADS)
+PER_TEXT = (EAForSequenceClassification,)  # one result per text, not per token
+# Taylor, quadrature, all options of QKRange, exact EA, and six other kinds of mixers
+MIXERS = (
+    *("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea"),
+    *("sa", "sa+rope", "la", "la+gate", "deltanet", "linear-rnn"),
+)
 # The defaults, BERT's layer norms with learned positions, and no convolution
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -33,6 +55,17 @@ def ids(B: int, L: int, seed: int = 1) -> Tensor:
     return torch.randint(1, VOCAB, (B, L), generator=torch.Generator().manual_seed(seed))
 
 
+def labels_for(kind: type, tokens: Tensor) -> dict[str, Tensor]:
+    """Return labels for tokens [B, L], by argument of the model's forward."""
+    if kind is EAForSequenceClassification:
+        return {"labels": tokens[:, 0] % 2}
+    if kind is EAForTokenClassification:
+        return {"labels": tokens % 2}
+    if kind is EAForQuestionAnswering:
+        return {"start_positions": tokens[:, 0] % 3, "end_positions": tokens[:, 1] % 3 + 2}
+    return {"labels": tokens}
+
+
 def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
     """Pad rows of unequal length with token 0; return input_ids and attention_mask [B, L]."""
     L = max(len(row) for row in rows)
@@ -41,3 +74,13 @@ def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
         at = slice(L - len(row), L) if side == "left" else slice(0, len(row))
         tokens[i, at], mask[i, at] = row, 1
     return tokens, mask
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token per letter, which pads on the left."""
+    vocabulary = {"<pad>": 0, "?": 1} | {chr(96 + i): i + 1 for i in range(1, 27)} | {"<mask>": 28}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.decoder = decoders.Fuse()
+    special = dict(pad_token="<pad>", mask_token="<mask>", padding_side="left")
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)

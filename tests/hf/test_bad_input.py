@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from hf_helpers import VOCAB, ids, make
+from hf_helpers import PER_TEXT, VOCAB, ids, make
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, DynamicCache
 
-from eattn.hf import EACache, EAForCausalLM, EAForMaskedLM, EAModel
+from eattn.hf import EACache, EAForCausalLM, EAForMaskedLM, EAForQuestionAnswering, EAModel
 
 
 def raises(error: type[Exception], text: str):
@@ -52,6 +52,14 @@ def test_text_longer_than_learned_positions_raises():
     mask[:, :15] = 0  # padding takes up no position
     tokens = ids(2, 20)
     assert model.generate(tokens, attention_mask=mask, max_new_tokens=6).shape == (2, 26)
+
+
+@pytest.mark.parametrize(
+    "kind", [*PER_TEXT, EAForQuestionAnswering], ids=lambda kind: kind.__name__
+)
+def test_heads_with_one_result_per_text_refuse_packing(kind):
+    with raises(ValueError, "one result per text and cannot use cu_seqlens: pad the texts"):
+        make(kind)(ids(1, 5), cu_seqlens=torch.tensor([0, 2, 5]))
 
 
 def test_mask_of_wrong_shape_raises():
@@ -120,6 +128,14 @@ def test_unsupported_generation_mode_raises(options, text):
         make().generate(ids(1, 3), max_new_tokens=3, **options)
 
 
+def test_continuous_batching_is_refused_up_front():
+    model = make()
+    with raises(ValueError, "does not support generate_batch .*: use generate with a padded batch"):
+        model.generate_batch([[1, 2], [3]], max_new_tokens=2)
+    with raises(ValueError, "does not support generate_batch"):
+        model.init_continuous_batching()
+
+
 def test_cache_cannot_be_rolled_back():
     model = make()
     with raises(ValueError, "does not support assisted generation"):
@@ -135,8 +151,8 @@ def test_cache_cannot_be_rolled_back():
 def test_error_for_nan_names_the_weight(tmp_path):
     model = make()
     with torch.no_grad():
-        model.model.layers[1].ffn[0].weight[2, 3] = torch.nan
-    name = "model.layers.1.ffn.0.weight"
+        model.model.layers[1].ffn.up.weight[2, 3] = torch.nan
+    name = "model.layers.1.ffn.up.weight"
     for sample in (False, True):
         with raises(ValueError, f"logits of the model are NaN: the weight {name} contains NaN"):
             model.generate(ids(1, 3), max_new_tokens=2, do_sample=sample)

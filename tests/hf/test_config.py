@@ -12,7 +12,9 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
 )
 
@@ -21,7 +23,9 @@ from eattn.hf import (
     EAConfig,
     EAForCausalLM,
     EAForMaskedLM,
+    EAForQuestionAnswering,
     EAForSequenceClassification,
+    EAForTokenClassification,
     EAModel,
 )
 
@@ -30,6 +34,8 @@ AUTOS = {
     EAForCausalLM: AutoModelForCausalLM,
     EAForMaskedLM: AutoModelForMaskedLM,
     EAForSequenceClassification: AutoModelForSequenceClassification,
+    EAForTokenClassification: AutoModelForTokenClassification,
+    EAForQuestionAnswering: AutoModelForQuestionAnswering,
 }
 kinds = pytest.mark.parametrize("kind", AUTOS, ids=lambda kind: kind.__name__)
 
@@ -45,6 +51,7 @@ kinds = pytest.mark.parametrize("kind", AUTOS, ids=lambda kind: kind.__name__)
         dict(max_position_embeddings=9),
         dict(hidden_dropout_prob=0.3),
         dict(layer_norm_eps=1e-12),
+        dict(layer_norm_eps=1.0),
     ],
     ids=str,
 )
@@ -74,6 +81,12 @@ def test_default_heads_divide_hidden_size(hidden_size, heads):
         (dict(hidden_size="64"), TypeError, "hidden_size must be an int, got str"),
         (dict(mixer="mamba"), ValueError, "unknown mixer 'mamba'"),
         (dict(mixer="ea-5"), ValueError, "even N"),
+        (
+            dict(hidden_size=30, num_attention_heads=4, mixer="sa"),
+            ValueError,
+            "mixer 'sa' cannot be built: heads must divide dim = 30, got 4",
+        ),
+        (dict(mixer="aft"), ValueError, "mixer 'aft' .*: set max_position_embeddings"),
         (dict(norm="rms"), ValueError, "norm must be 'post' or 'pre'"),
         (dict(short_conv=0), ValueError, "short_conv must be at least 1"),
         (dict(causal="yes"), TypeError, "causal must be a bool or None, got str"),
@@ -93,6 +106,17 @@ def test_config_survives_save_and_load(tmp_path):
     assert isinstance(again, EAConfig)
     assert again.to_diff_dict() == made.to_diff_dict()
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "eattn"
+
+
+def test_saved_aft_without_positions_loads(tmp_path):
+    made = EAForCausalLM(config(mixer="aft", max_position_embeddings=9))
+    assert made.model.layers[0].mixer.mixer.max_len == 9
+    made.config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(saved | {"max_position_embeddings": None}))
+    loaded = EAConfig.from_pretrained(tmp_path)
+    assert (loaded.mixer, loaded.max_position_embeddings) == ("aft", None)
+    assert AutoModelForCausalLM.from_config(loaded).model.layers[0].mixer.mixer.max_len == 512
 
 
 @kinds

@@ -1,28 +1,32 @@
 """`generate`, following the GenerationTesterMixin of transformers for stateful models.
 
-Unsupported modes (assisted decoding, other caches, contrastive search) are in test_bad_input.py.
-Attention outputs, encoder-decoder and multimodal inputs do not apply.
+`EAForCausalLM` is the only model that generates. Its tests of assisted and prompt lookup decoding,
+contrastive search, DoLa, grouped beams, continuous batching, and static, quantised and offloaded
+caches are in test_bad_input.py, as these modes are refused; so are 4-D masks. Its tests of padding
+and packing are in test_model.py. These tests do not apply:
+
+- attention outputs and the shape of keys and values in the cache: the cache holds states;
+- eager, SDPA and flash attention: a mixer is not one of transformers' attention functions;
+- automatic compilation: it needs a static cache;
+- beam search on several devices: it needs a GPU.
 """
 
 import copy
 from threading import Thread
+from types import NoneType
 
 import pytest
 import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from hf_helpers import MIXERS, SHAPES, VOCAB, ids, padded
+from hf_helpers import KINDS, MIXERS, SHAPES, VOCAB, ids, letters, padded
 from hf_helpers import make as made
 from torch.testing import assert_close
-from transformers import (
-    GenerationMixin,
-    PreTrainedTokenizerFast,
-    TextIteratorStreamer,
-    pipeline,
-)
+from transformers import GenerationMixin, TextIteratorStreamer
+from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateDecoderOnlyOutput
 
-from eattn.hf import EACache
+from eattn.hf import EACache, EAForCausalLM
 
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 shapes = pytest.mark.parametrize("shape", SHAPES)
@@ -137,6 +141,18 @@ def test_copied_prompt_cache_serves_several_continuations(shape):
         assert torch.equal(got, want)
 
 
+def test_position_ids_do_not_change_generated_tokens():
+    model, tokens = make(max_position_embeddings=40), ids(2, 5)
+    want = generate(model, tokens, do_sample=False)
+    positions = torch.arange(5).expand(2, -1)
+    assert torch.equal(generate(model, tokens, do_sample=False, position_ids=positions), want)
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (7, 4)], "left")
+    options = dict(attention_mask=mask, do_sample=False)
+    want = generate(model, tokens, **options)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    assert torch.equal(generate(model, tokens, position_ids=positions, **options), want)
+
+
 def test_generation_starts_from_embeddings():
     model, tokens = make(), ids(2, 5)
     embedded = model.get_input_embeddings()(tokens)
@@ -144,10 +160,26 @@ def test_generation_starts_from_embeddings():
         want = generate(model, tokens, **WAYS[way])
         got = generate(model, inputs_embeds=embedded, **WAYS[way])
         assert torch.equal(got, want[:, 5:])
+        # Tokens given as well are returned, not read
+        assert torch.equal(generate(model, tokens, inputs_embeds=embedded, **WAYS[way]), want)
+        got = generate(model, tokens * 0 + 1, inputs_embeds=embedded, **WAYS[way])
+        assert torch.equal(got[:, 5:], want[:, 5:])
     mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])  # padding on the right
     want = generate(model, tokens, attention_mask=mask, do_sample=False)
     got = generate(model, inputs_embeds=embedded, attention_mask=mask, do_sample=False)
     assert torch.equal(got, want[:, 5:])
+
+
+def test_generation_from_embeddings_continues_from_returned_cache():
+    model = make()
+    embed = model.get_input_embeddings()
+    embedded = embed(ids(2, 5))
+    whole = full(model, inputs_embeds=embedded, new=6)
+    first = full(model, inputs_embeds=embedded, new=4)
+    read = torch.cat([embedded, embed(first.sequences)], 1)
+    second = full(model, inputs_embeds=read, new=2, past_key_values=first.past_key_values)
+    assert torch.equal(torch.cat([first.sequences, second.sequences], 1), whole.sequences)
+    assert second.past_key_values.get_seq_length() == whole.past_key_values.get_seq_length() == 10
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
@@ -167,14 +199,33 @@ def test_generation_without_prompt_starts_with_bos_token():
 
 
 @ways
-def test_generate_returns_standard_outputs(way):
-    model = make()
-    out = full(model, ids(2, 5), output_hidden_states=True, **WAYS[way])
-    assert isinstance(out.past_key_values, EACache)
-    assert len(out.scores) == len(out.logits) == len(out.hidden_states) == 6
-    assert out.logits[0].shape[-1] == VOCAB
-    assert [x.shape[1] for x in (out.hidden_states[0][0], out.hidden_states[1][0])] == [5, 1]
-    assert isinstance(model, GenerationMixin) and model.can_generate()
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generate_returns_standard_outputs(way, use_cache):
+    model, options = make(), WAYS[way]
+    out = full(model, ids(2, 5), output_hidden_states=True, use_cache=use_cache, **options)
+    beams = options.get("num_beams", 1) > 1
+    assert isinstance(out, GenerateBeamDecoderOnlyOutput if beams else GenerateDecoderOnlyOutput)
+    assert isinstance(out.past_key_values, EACache if use_cache else NoneType)
+    rows = 2 * (options.get("num_beams") or options.get("num_return_sequences", 1))
+    assert [x.shape for x in (*out.scores, *out.logits)] == [(rows, VOCAB)] * 12
+    lengths = [5, *([1] * 5 if use_cache else range(6, 11))]
+    for states, length in zip(out.hidden_states, lengths, strict=True):
+        assert [x.shape for x in states] == [(rows, length, 12)] * 3
+    if use_cache:
+        assert (len(out.past_key_values), out.past_key_values.get_seq_length()) == (2, 10)
+        assert out.past_key_values.batch_size == rows
+
+
+def test_only_causal_model_inherits_generation_mixin():
+    generating = [kind for kind in KINDS if GenerationMixin in kind.__bases__]
+    assert generating == [kind for kind in KINDS if kind.can_generate()] == [EAForCausalLM]
+
+
+def test_other_options_reach_the_model():
+    options = dict(output_hidden_states=True, unknown="value", number=42)
+    positions = torch.arange(3).expand(2, -1)
+    made = make().prepare_inputs_for_generation(ids(2, 3), position_ids=positions, **options)
+    assert "input_ids" in made and made.items() >= options.items()
 
 
 def test_generation_stops_at_eos_token():
@@ -189,18 +240,10 @@ def test_generation_stops_at_eos_token():
 def test_logits_to_keep_selects_logits():
     model = make()
     want = model(ids(2, 5)).logits
+    tokens = generate(model, ids(2, 5), do_sample=False)
+    assert torch.equal(generate(model, ids(2, 5), do_sample=False, logits_to_keep=0), tokens)
     assert_close(model(ids(2, 5), logits_to_keep=2).logits, want[:, -2:])
     assert_close(model(ids(2, 5), logits_to_keep=torch.tensor([0, 3])).logits, want[:, [0, 3]])
-
-
-def letters() -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per letter."""
-    tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {"<pad>": 0, "?": 1} | {chr(96 + i): i + 1 for i in range(1, 27)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    made.decoder = tokenizers.decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", padding_side="left")
 
 
 def test_streamed_text_matches_generated_text():
@@ -214,17 +257,6 @@ def test_streamed_text_matches_generated_text():
     streamed = "".join(streamer)
     thread.join()
     assert streamed == tokenizer.decode(model.generate(**batch, **options)[0, 5:])
-
-
-def test_pipeline_accepts_padded_batch(tmp_path):
-    tokenizer = letters()
-    make(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    write = pipeline("text-generation", str(tmp_path), batch_size=2, device="cpu")
-    options = dict(max_new_tokens=5, do_sample=False)
-    alone = [write(text, **options)[0] for text in ("hello", "no")]
-    assert [answer[0] for answer in write(["hello", "no"], **options)] == alone
-    assert alone[0]["generated_text"].startswith("hello")
 
 
 def test_compiled_forward_generates_same_tokens():

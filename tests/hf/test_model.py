@@ -1,31 +1,59 @@
-"""The models, following the ModelTesterMixin of transformers.
+"""The models, following the ModelTesterMixin of transformers, for every head.
 
-Attention outputs, attention implementations, 4-D masks, chunked feed-forward, fp32 modules, several
-devices and quantisation do not apply. Export is tested in tests/export.
+Its tests of loading are in test_loading.py, those of old names of weights in test_saved_models.py,
+those of training and pipelines in test_trainer.py and test_pipelines.py, those of export in
+test_exporters.py and tests/export, and those of wrong inputs in test_bad_input.py. These tests do
+not apply:
+
+- attention outputs, eager, SDPA, flash and flex attention, sliding windows: a mixer is not one of
+  transformers' attention functions, and EA has no matrix of attention weights;
+- chunked feed-forward, resized position embeddings, modules kept in float32, weights left out of a
+  file, experts, tensor-parallel plans, `capture_outputs`, nested configs, features of texts,
+  images, audio and video: the models have none of these;
+- several devices, default devices, offloading to CPU, DeepSpeed: they need a GPU;
+- the size of the tested models and the base classes of the tests: they test the tests.
 """
 
 import copy
 import itertools
-from inspect import signature
+from inspect import isroutine, signature
 
 import pytest
 import torch
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
-from hf_helpers import MIXERS, SHAPES, VOCAB, config, ids, make, padded
+from hf_helpers import (
+    HEADS,
+    KINDS,
+    MIXERS,
+    PER_TEXT,
+    SHAPES,
+    VOCAB,
+    config,
+    ids,
+    labels_for,
+    make,
+    padded,
+)
+from safetensors.torch import load_file, save_file
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 from eattn.hf import (
     EACache,
+    EAConfig,
     EAForCausalLM,
     EAForMaskedLM,
     EAForSequenceClassification,
+    EAForTokenClassification,
     EAModel,
 )
+from eattn.hf.cache import EACacheLayer
 
-KINDS = (EAModel, EAForCausalLM, EAForMaskedLM, EAForSequenceClassification)
+PACKABLE = (EAModel, EAForCausalLM, EAForMaskedLM, EAForTokenClassification)
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+heads = pytest.mark.parametrize("kind", HEADS, ids=lambda kind: kind.__name__)
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 shapes = pytest.mark.parametrize("shape", SHAPES)
 sides = pytest.mark.parametrize("side", ["left", "right"])
@@ -50,7 +78,7 @@ def test_padding_does_not_change_outputs(kind, mixer, shape):
         tokens, mask = padded(rows, side)
         together = output(model, tokens, attention_mask=mask)
         for i, row in enumerate(rows):
-            got = together[i] if kind is EAForSequenceClassification else together[i, mask[i] == 1]
+            got = together[i] if kind in PER_TEXT else together[i, mask[i] == 1]
             assert_close(got, output(model, row[None])[0])
 
 
@@ -87,7 +115,7 @@ def test_padded_prefill_continues_as_without_padding(shape, side, whole):
         assert_close(got[i], model(torch.cat([row, more[i]])[None]).logits[0, len(row) :])
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])  # a classifier takes one text per row
+@pytest.mark.parametrize("kind", PACKABLE)  # the others take one text per row
 @shapes
 def test_packed_sequences_match_separate_sequences(kind, shape):
     model, lengths = make(kind, **SHAPES[shape]), [4, 1, 6]
@@ -128,6 +156,10 @@ def test_embeddings_and_tuples_give_same_output(kind):
     plain = model(tokens, output_hidden_states=True, return_dict=False)
     assert isinstance(plain, tuple)
     assert torch.equal(plain[0], named[0]) and torch.equal(plain[-1][-1], named.hidden_states[-1])
+    if kind in HEADS:
+        labels = labels_for(kind, tokens)
+        named, plain = model(tokens, **labels), model(tokens, **labels, return_dict=False)
+        assert torch.equal(plain[0], named.loss) and torch.equal(plain[1], named[1])
 
 
 @kinds
@@ -156,19 +188,100 @@ def test_masked_tokens_are_never_read(kind, side):
         x = clean.masked_fill(mask[..., None] == 0, fill).requires_grad_()
         y = output(model, inputs_embeds=x, attention_mask=mask)
         assert y.isfinite().all()
-        kept = y if kind is EAForSequenceClassification else y[mask == 1]
+        kept = y if kind in PER_TEXT else y[mask == 1]
         inputs = [x, *model.base_model.layers.parameters()]
         answers.append([kept, *torch.autograd.grad(kept.sum(), inputs)])
     for other in answers[1:]:
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
+VALUELESS = [
+    *((kind, "ea-6", shape) for kind, shape in itertools.product(KINDS, SHAPES)),
+    *((EAForCausalLM, mixer, "bert") for mixer in (*MIXERS[1:], "aft")),
+]
+
+
+@pytest.mark.parametrize(("kind", "mixer", "shape"), VALUELESS)
+@pytest.mark.parametrize("mode", [FakeTensorMode(), torch.device("meta")], ids=["fake", "meta"])
+def test_model_gives_shapes_without_values(kind, mixer, shape, mode):
+    with mode:
+        model = kind(config(mixer=mixer, **SHAPES[shape])).eval()
+        tokens, mask = torch.ones(2, 7, dtype=torch.long), torch.ones(2, 7)
+        want = output(model, tokens).shape
+        out = model(tokens, attention_mask=mask)
+        assert out[0].shape == want
+        if model.config.causal:
+            assert model(tokens[:, :1], past_key_values=out.past_key_values)[0].shape[:2] == (2, 1)
+        if kind in PACKABLE and mixer.startswith("ea-"):
+            assert output(model, tokens, position_ids=torch.arange(7)[None] % 4).shape == want
+            packed = output(model, tokens[:1], cu_seqlens=torch.tensor([0, 3, 7]))
+            assert packed.shape[1:] == want[1:]
+
+
+@kinds
+def test_models_form_an_ensemble_under_vmap(kind):
+    """Inputs are also mapped: they have no values to check inside `vmap`."""
+    models = [make(kind) for _ in range(2)]
+    with torch.no_grad():
+        models[1].base_model.embed_tokens.weight.mul_(2)
+    weights, buffers = torch.func.stack_module_state(models)
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (7, 3)], "left")
+
+    def call(weights, buffers, tokens, mask):
+        inputs = dict(input_ids=tokens, attention_mask=mask)
+        return torch.func.functional_call(models[0], (weights, buffers), (), inputs)[0]
+
+    tokens, mask = torch.stack([tokens, tokens.flip(0)]), torch.stack([mask, mask.flip(0)])
+    with torch.no_grad():
+        got = torch.func.vmap(call)(weights, buffers, tokens, mask)
+    for i, model in enumerate(models):
+        assert_close(got[i], output(model, tokens[i], attention_mask=mask[i]))
+
+
+@kinds
+def test_outputs_are_deterministic_in_evaluation_mode(kind):
+    model, tokens = make(kind, hidden_dropout_prob=0.5), ids(2, 7)
+    first = output(model, tokens)
+    assert torch.equal(output(model, tokens), first)
+    assert not torch.equal(output(model.train(), tokens), first)
+
+
+@heads
+def test_frozen_model_passes_gradients_to_inputs(kind):
+    """Adapters set this flag and rely on `enable_input_require_grads`."""
+    model, tokens = make(kind).train().requires_grad_(False), ids(2, 7)
+    model._hf_peft_config_loaded = True
+    model.gradient_checkpointing_enable()
+    last = model.base_model.layers[-1].ffn.down.requires_grad_(True)
+    loss_of(model, tokens).backward()
+    assert last.weight.grad.any()
+    model.disable_input_require_grads()
+    assert not model.get_input_embeddings()(tokens).requires_grad
+
+
+@kinds
+def test_unknown_base_weights_are_reported(kind, tmp_path):
+    """Weights that a file lacks are reported by name, for a head and for its base model."""
+    model = make(kind)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    gone = next(name for name in weights if name.endswith("layers.1.norm_ffn.bias"))
+    del weights[gone]
+    save_file(
+        {**weights, "extra": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    _, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == {gone} and set(report["unexpected_keys"]) == {"extra"}
+    base, report = EAModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == {gone.removeprefix("model.")}
+    assert_close(base.layers[0].ffn.up.weight, model.base_model.layers[0].ffn.up.weight)
+
+
 def loss_of(model, tokens):
-    labels = tokens if not isinstance(model, EAForSequenceClassification) else tokens[:, 0] % 2
-    return model(tokens, labels=labels).loss
+    return model(tokens, **labels_for(type(model), tokens)).loss
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.__name__)
+@heads
 @shapes
 def test_every_weight_gets_a_gradient(kind, shape):
     model, tokens = make(kind, **SHAPES[shape]).train(), ids(3, 8)
@@ -186,24 +299,38 @@ def test_loss_is_cross_entropy_of_next_token():
     assert float(model(tokens, labels=labels).loss.detach()) == pytest.approx(float(want), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_changes_no_gradient(kind, reentrant):
+@heads
+@pytest.mark.parametrize(("reentrant", "every"), [(False, 1), (True, 1), (False, 2)])
+def test_gradient_checkpointing_changes_no_gradient(kind, reentrant, every):
     model, tokens = make(kind).train(), ids(2, 8)
     loss_of(model, tokens).backward()
     want = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every)
     assert model.is_gradient_checkpointing
     calls = []
-    layer = model.model.layers[0]
-    layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    for i, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(lambda *_, i=i: calls.append(i))
     loss_of(model, tokens).backward()
-    assert len(calls) == 2  # forward and recomputation in the backward
+    assert calls == ([0, 1, 1, 0] if every == 1 else [0, 1, 0])  # forward, then recomputation
     for name, p in model.named_parameters():
         assert_close(p.grad, want[name])
     model.gradient_checkpointing_disable()
     assert not model.is_gradient_checkpointing
+
+
+@kinds
+def test_config_can_enable_gradient_checkpointing(kind):
+    assert not kind(config()).is_gradient_checkpointing
+    assert kind(config(gradient_checkpointing=True)).is_gradient_checkpointing
+
+
+@kinds
+def test_special_tokens_are_optional(kind):
+    fields = config(bos_token_id=1, eos_token_id=2).to_diff_dict()
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"):
+        fields.pop(name, None)
+    assert output(kind(EAConfig(**fields)), ids(2, 5)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -212,12 +339,16 @@ def test_gradient_checkpointing_changes_no_gradient(kind, reentrant):
         ("single_label_classification", torch.tensor([2, 0])),
         ("multi_label_classification", torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])),
         ("regression", torch.tensor([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]]).double()),
+        ("regression", torch.tensor([0.1, 1.0]).double()),
     ],
 )
 def test_classifier_supports_all_problem_types(problem, labels):
-    model = make(EAForSequenceClassification, num_labels=3, problem_type=problem)
+    count = 1 if labels.dim() == 1 and labels.is_floating_point() else 3
+    model = make(EAForSequenceClassification, num_labels=count, problem_type=problem)
     out = model(ids(2, 5), labels=labels)
-    assert out.logits.shape == (2, 3) and out.loss.isfinite()
+    assert out.logits.shape == (2, count)
+    out.loss.backward()
+    assert model.score.weight.grad.any()
 
 
 def test_classifier_pools_last_token_if_causal_else_mean():
@@ -230,12 +361,14 @@ def test_classifier_pools_last_token_if_causal_else_mean():
 
 
 def test_compiled_model_has_same_gradients():
-    model, tokens = make().train(), ids(2, 8)
-    loss_of(model, tokens).backward()
+    model = make(max_position_embeddings=30).train()
+    tokens, mask = padded([ids(1, n, seed=n)[0] for n in (8, 5)], "right")
+    inputs = dict(input_ids=tokens, attention_mask=mask, labels=tokens, use_cache=False)
+    model(**inputs).loss.backward()
     want = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    compiled(tokens, labels=tokens).loss.backward()
+    compiled(**inputs).loss.backward()
     assert_close([p.grad for p in model.parameters()], want)
 
 
@@ -249,7 +382,8 @@ def test_saved_model_loads_bit_identical(kind, mixer, tmp_path):
         model.train()(tokens)  # a learned center is a buffer
         model.eval().save_pretrained(tmp_path)
     assert [path.suffix for path in tmp_path.glob("model*")] == [".safetensors"]
-    again, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    given = dict(pretrained_model_name_or_path=tmp_path, output_loading_info=True)
+    again, report = kind.from_pretrained(**given)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert again.dtype == torch.float64 and not again.training
     state = model.state_dict()
@@ -274,8 +408,8 @@ def test_saved_model_loads_with_another_head(tmp_path):
     )
     new = EAModel(wide.config)
     for block, fresh in zip(wide.layers, new.layers, strict=True):
-        assert block.ffn[0].weight.shape == (20, 12)
-        ratio = block.ffn[0].weight.std() / fresh.ffn[0].weight.std()
+        assert block.ffn.up.weight.shape == (20, 12)
+        ratio = block.ffn.up.weight.std() / fresh.ffn.up.weight.std()
         assert 0.7 < ratio < 1.4
         assert 0.3 < block.mixer.conv.weight.std() < 0.5
 
@@ -302,7 +436,7 @@ def test_output_embeddings_are_tied_to_input_embeddings():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@kinds
 def test_vocabulary_can_be_resized(kind, tied, tmp_path):
     model, tokens = make(kind, tie_word_embeddings=tied), ids(2, 7) % 20
     want = output(model, tokens)
@@ -320,6 +454,22 @@ def test_vocabulary_can_be_resized(kind, tied, tmp_path):
 
 
 @kinds
+@pytest.mark.parametrize("size", [VOCAB, 4])  # more and fewer tokens than hidden channels
+def test_new_tokens_start_near_mean_embedding(kind, size):
+    model = make(kind, vocab_size=size, tie_word_embeddings=False)
+    resized = model.resize_token_embeddings(50, pad_to_multiple_of=16)
+    assert resized is model.get_input_embeddings() and model.config.vocab_size == 64
+    head = model.get_output_embeddings()
+    made = [resized.weight, *([] if head is None else head.parameters())]
+    kept = [tensor.detach().clone() for tensor in made]
+    for tensor in kept:
+        assert_close(tensor[size:].mean(0), tensor[:size].mean(0), rtol=1e-3, atol=1e-3)
+    model.post_init()
+    assert all(torch.equal(tensor, old) for tensor, old in zip(made, kept, strict=True))
+    assert output(model, torch.full((1, 3), 63)).isfinite().all()
+
+
+@kinds
 def test_model_follows_conventions_of_transformers(kind):
     model = make(kind)
     assert model.main_input_name == "input_ids"
@@ -333,21 +483,56 @@ def test_model_follows_conventions_of_transformers(kind):
     assert not unregistered
 
 
-def test_weights_load_from_state_dict_or_pickle(tmp_path):
-    model, tokens = make(), ids(2, 7)
+@pytest.mark.parametrize("kind", [*KINDS, EAConfig, EACache, EACacheLayer])
+def test_overrides_keep_parameter_names_of_transformers(kind):
+    """Every method can be called with the keywords that transformers documents."""
+    compared = 0
+    for owner in kind.__mro__:
+        for name, method in vars(owner).items():
+            if not owner.__module__.startswith("eattn.hf") or name in ("__init__", "forward"):
+                continue
+            parents = (vars(parent).get(name) for parent in owner.__mro__[1:])
+            parent = next((found for found in parents if found is not None), None)
+            if not isroutine(method) or parent is None:
+                continue
+            own, theirs = (
+                [p.name for p in signature(getattr(f, "__func__", f)).parameters.values()]
+                for f in (method, parent)
+            )
+            named = [name for name in own if name not in ("args", "model_args", "kwargs")]
+            assert named == theirs[: len(named)], f"{owner.__name__}.{name}"
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("mixer", [*MIXERS, "gru"])
+def test_documented_lora_targets_are_linear_layers(mixer):
+    targets = ("in_proj", "out_proj", "up", "down")
+    found = {
+        name.rsplit(".", 1)[-1]: type(module)
+        for name, module in make(mixer=mixer).named_modules()
+        if name.endswith(tuple(f".{target}" for target in targets))
+    }
+    expected = targets[mixer == "gru" :]  # the GRU of PyTorch has its own input projection
+    assert found == dict.fromkeys(expected, torch.nn.Linear)
+
+
+@kinds
+def test_weights_load_from_state_dict_or_pickle(kind, tmp_path):
+    model, tokens = make(kind), ids(2, 7)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     weights = torch.load(tmp_path / "weights.pt", weights_only=True)
-    fresh = EAForCausalLM(model.config).double().eval()
+    fresh = kind(model.config).double().eval()
     fresh.load_state_dict(weights)
     assert torch.equal(output(fresh, tokens), output(model, tokens))
-    given = EAForCausalLM.from_pretrained(None, config=model.config, state_dict=weights)
+    given = kind.from_pretrained(None, config=model.config, state_dict=weights)
     assert torch.equal(output(given, tokens), output(model, tokens))
-    transposed = make()
-    first = transposed.model.layers[0].ffn[0]
+    transposed = make(kind)
+    first = transposed.base_model.layers[0].ffn.up
     first.weight = torch.nn.Parameter(first.weight.detach().T.contiguous().T)
     transposed.save_pretrained(tmp_path)
-    again = EAForCausalLM.from_pretrained(tmp_path)
-    assert again.model.layers[0].ffn[0].weight.is_contiguous()
+    again = kind.from_pretrained(tmp_path)
+    assert again.base_model.layers[0].ffn.up.weight.is_contiguous()
     assert_close(output(again, tokens), output(model, tokens))
 
 
@@ -365,7 +550,9 @@ def test_half_precision_keeps_sums_in_float32():
     assert out.past_key_values.layers[0].state.after.s.dtype == torch.float32
 
 
-@pytest.mark.parametrize("mixer", ["ea-6", "ea-q17", "la", "linear-rnn", "gru"])
+@pytest.mark.parametrize(
+    "mixer", ["ea-6", "ea-q17", "la", "la+gate", "deltanet", "linear-rnn", "gru"]
+)
 def test_cache_keeps_its_size(mixer):
     model, cache = make(mixer=mixer), EACache(2)
     sizes = []
@@ -392,8 +579,10 @@ def test_cache_rows_are_selected_and_repeated(mixer):
     assert branches.batch_size == 6
     branches.batch_select_indices(torch.tensor([False, True, False, False, True, True]))
     assert_close(model(more[[2, 0, 1]], past_key_values=branches).logits[1:], want[:2])
+    assert cache.is_initialized and cache.has_previous_state()
     cache.reset()
     assert (cache.get_seq_length(), cache.nbytes, cache.batch_size) == (0, 0, -1)
+    assert not cache.is_initialized and not cache.has_previous_state()
     assert_close(model(tokens, past_key_values=cache).logits, model(tokens).logits)
 
 
@@ -418,16 +607,3 @@ def test_decoding_step_compiles_once():
                 settled = len(graphs)
     assert_close(torch.cat(got, 1), want[:, 2:])
     assert len(graphs) == settled
-
-
-def test_trainer_reduces_loss(tmp_path):
-    from transformers import Trainer, TrainingArguments
-
-    torch.manual_seed(0)
-    model = EAForCausalLM(config())
-    rows = [{"input_ids": row, "labels": row} for row in ids(1, 6).repeat(8, 1)]
-    options = dict(use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no")
-    arguments = TrainingArguments(tmp_path, learning_rate=0.02, num_train_epochs=30, **options)
-    before = float(model(ids(1, 6), labels=ids(1, 6)).loss.detach())
-    Trainer(model, arguments, train_dataset=rows).train()
-    assert float(model.eval()(ids(1, 6), labels=ids(1, 6)).loss.detach()) < before / 2

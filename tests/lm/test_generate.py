@@ -21,7 +21,9 @@ def written(model, count: int = 40, **options) -> list[int]:
     return list(Generation(model, PROMPT, tokens=count, **options))
 
 
-@pytest.mark.parametrize("mixer", ["ea-6", "ea-q17", "ea", "sa", "la"])
+@pytest.mark.parametrize(
+    "mixer", ["ea-6", "ea-q17", "ea", "sa", "sa+rope", "la", "la+gate", "deltanet"]
+)
 def test_greedy_tokens_match_transformers(mixer):
     model = make(mixer=mixer)
     expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False)

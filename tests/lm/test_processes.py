@@ -59,6 +59,16 @@ def test_two_processes_resume_the_checkpoint_of_four(found, alone):
         assert worker.difference(ours["weights"], expected["weights"]) < 2e-3
 
 
+def test_command_in_two_processes_matches_one(found, tmp_path):
+    """Each with a shard of every weight, and half of every sequence; rank 0 prints."""
+    expected = worker.command(tmp_path / "model")
+    for answer, printed in zip(found[2], (1, 0), strict=True):
+        ours = answer["command"]
+        assert ours["printed"].count("bits per byte") == printed
+        assert ours["rows"] == [pytest.approx(row, rel=1e-4) for row in expected["rows"]]
+        assert worker.difference(ours["weights"], expected["weights"]) < 2e-3
+
+
 def test_invalid_runs_raise_on_every_rank(found):
     for world, answers in found.items():
         for answer in answers:

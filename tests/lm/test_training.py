@@ -13,9 +13,18 @@ from torch.testing import assert_close
 
 from eattn.data.text import Document, Text
 from eattn.hf import EAForCausalLM
-from eattn.lm import LMConfig, PackedDataset, bits_per_byte, byte_tokenizer, train_bpe, train_lm
+from eattn.lm import (
+    LMConfig,
+    PackedDataset,
+    bits_per_byte,
+    byte_tokenizer,
+    train_bpe,
+    train_lm,
+    training,
+)
 from eattn.lm.tokenizer import BYTES, encode
 from eattn.lm.training import byte_counts, loss
+from eattn.train import CheckpointError
 
 MIXERS = ("ea-2", "ea-6", "ea", "ea-q17", "sa", "la")
 
@@ -31,7 +40,7 @@ def packed(length: int = 32, tokenizer=None) -> PackedDataset:
     return PackedDataset(encode(tokenizer, documents()), length=length, end=BYTES)
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("mixer", [*MIXERS, "sa+rope", "la+gate"])
 def test_packed_sequences_have_the_loss_of_each_alone(mixer):
     net = model(mixer=mixer)
     tokens, labels, cu_seqlens = batch = packed(100).collate([3, 0, 2])
@@ -44,6 +53,12 @@ def test_packed_sequences_have_the_loss_of_each_alone(mixer):
     found, weight = loss(net, batch)
     assert weight == 300
     assert_close(found, (torch.stack(alone).sum() / 300).float(), rtol=1e-5, atol=1e-6)
+
+
+def test_aft_learns_positions_for_its_length():
+    config = LMConfig(**TINY | dict(mixer="aft"))
+    assert config.model(257).max_position_embeddings == config.length
+    assert LMConfig(**TINY).model(257).max_position_embeddings is None
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
@@ -95,6 +110,25 @@ def test_validation_text_does_not_affect_the_training():
     other = Text(text().train, (Document("other", b"zzzz qqqq " * 30),))
     losses = [train_lm(each, config).history.rows[-1].loss for each in (text(), other)]
     assert losses[0] == losses[1]
+
+
+def test_an_interrupted_run_is_resumed_bit_for_bit(tmp_path, monkeypatch):
+    config, calls = LMConfig(**TINY), iter(range(100))
+    options = dict(checkpoint=tmp_path, checkpoint_every=5)
+
+    def fail(*given):
+        if next(calls) == 8:
+            raise InterruptedError
+        return loss(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(training, "loss", fail)
+        train_lm(text(), config, **options)
+    with pytest.raises(CheckpointError, match=r"lr was 0.01 and is 0.5; .*another folder"):
+        train_lm(text(), LMConfig(**TINY | dict(lr=0.5)), **options)
+    whole, resumed = train_lm(text(), config), train_lm(text(), config, **options)
+    assert [p.bits_per_byte for p in resumed.points] == [p.bits_per_byte for p in whole.points]
+    assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 
 def test_a_text_shorter_than_a_batch_is_one_batch():

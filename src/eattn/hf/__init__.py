@@ -16,7 +16,9 @@ try:
         AutoModel,
         AutoModelForCausalLM,
         AutoModelForMaskedLM,
+        AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
     )
     from transformers.cache_utils import LinearAttentionCacheLayerMixin  # noqa: F401 - new in 5
 except ImportError as error:
@@ -27,21 +29,30 @@ except ImportError as error:
 from eattn.hf.cache import EACache
 from eattn.hf.causal import EAForCausalLM
 from eattn.hf.config import EAConfig
-from eattn.hf.heads import EAForMaskedLM, EAForSequenceClassification
+from eattn.hf.heads import (
+    EAForMaskedLM,
+    EAForQuestionAnswering,
+    EAForSequenceClassification,
+    EAForTokenClassification,
+)
 from eattn.hf.model import EAModel, EAPreTrainedModel
 
 AutoConfig.register(EAConfig.model_type, EAConfig, exist_ok=True)
 AutoModel.register(EAConfig, EAModel, exist_ok=True)
 AutoModelForCausalLM.register(EAConfig, EAForCausalLM, exist_ok=True)
 AutoModelForMaskedLM.register(EAConfig, EAForMaskedLM, exist_ok=True)
+AutoModelForQuestionAnswering.register(EAConfig, EAForQuestionAnswering, exist_ok=True)
 AutoModelForSequenceClassification.register(EAConfig, EAForSequenceClassification, exist_ok=True)
+AutoModelForTokenClassification.register(EAConfig, EAForTokenClassification, exist_ok=True)
 
 __all__ = [
     "EACache",
     "EAConfig",
     "EAForCausalLM",
     "EAForMaskedLM",
+    "EAForQuestionAnswering",
     "EAForSequenceClassification",
+    "EAForTokenClassification",
     "EAModel",
     "EAPreTrainedModel",
 ]

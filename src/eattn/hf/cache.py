@@ -2,8 +2,12 @@
 
 Unlike the states of `eattn.nn`, a cache is updated in place by every call that uses it. Copy it
 with `copy.deepcopy` to continue from it more than once.
+
+A cache holds only tensors, lists, dicts and classes. The exporters of `transformers` can take these
+apart and rebuild them, but not frozen dataclasses.
 """
 
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -26,22 +30,28 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: DecodingState | None = None
+        self.parts: dict[str, Any] | None = None  # the state as nested dicts
+
+    @property
+    def state(self) -> DecodingState | None:
+        """State after the tokens so far."""
+        state: DecodingState | None = _join(self.parts)
+        return state
 
     def update(self, state: DecodingState) -> None:
         """Replace the state."""
-        self.state = state
+        self.parts = _split(state)
         self.has_previous_state[0] = True
 
     def reset(self) -> None:
         """Remove the state."""
-        self.state = None
+        self.parts = None
         self.has_previous_state[0] = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Select rows of the batch."""
-        if self.state is not None:
-            self.state = self.state.select(beam_idx)
+        if (state := self.state) is not None:
+            self.parts = _split(state.select(beam_idx))
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the model creates the first state."""
@@ -88,13 +98,26 @@ class EACache(Cache):
 
     def __init__(self, num_layers: int) -> None:
         super().__init__(layers=[EACacheLayer() for _ in range(num_layers)])
-        self.seen = 0
         self.lengths: Tensor | None = None
+        # Has one element per token read but no memory per token. A number would become a constant
+        # of an exported program, while the length of a tensor may vary.
+        self.tokens: Tensor | None = None
+
+    @property
+    def seen(self) -> int:
+        """Number of tokens read per row, including padding."""
+        return 0 if self.tokens is None else self.tokens.shape[0]
 
     @property
     def nbytes(self) -> int:
         """Size of all states in bytes."""
-        return sum(layer.state.nbytes for layer in self.layers if layer.state is not None)
+        states = [layer.state for layer in self.layers]
+        return sum(state.nbytes for state in states if state is not None)
+
+    @property
+    def is_initialized(self) -> bool:
+        """True once the cache has read a token."""
+        return self.lengths is not None
 
     @property
     def batch_size(self) -> int:
@@ -107,7 +130,7 @@ class EACache(Cache):
         if self.lengths is None:
             self.lengths = torch.zeros(B, dtype=torch.long, device=x.device)
         self.lengths = self.lengths + (L if key_mask is None else key_mask.sum(1))
-        self.seen += L
+        self.tokens = x.new_zeros(1, dtype=torch.bool).expand(self.seen + L)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of tokens read per row, including padding."""
@@ -120,7 +143,7 @@ class EACache(Cache):
     def reset(self) -> None:
         """Empty the cache."""
         super().reset()
-        self.seen, self.lengths = 0, None
+        self.tokens = self.lengths = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Select the rows `beam_idx`, shape (n,), of the batch, in this order."""
@@ -138,3 +161,17 @@ class EACache(Cache):
         if self.lengths is not None:
             rows = torch.arange(len(self.lengths), device=self.lengths.device)
             self.reorder_cache(rows.repeat_interleave(repeats))
+
+
+def _split(state: Any) -> Any:
+    """Return a state as nested dicts with the class and the fields of each dataclass in it."""
+    if not is_dataclass(state):
+        return state
+    return {"class": type(state), **{name: _split(x) for name, x in vars(state).items()}}
+
+
+def _join(parts: Any) -> Any:
+    """Return the state that `_split` took apart."""
+    if not isinstance(parts, dict):
+        return parts
+    return parts["class"](**{name: _join(x) for name, x in parts.items() if name != "class"})

@@ -1,6 +1,6 @@
 """Causal language model and its support for `generate`."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessor
@@ -180,6 +180,13 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
                 f"prompt and new tokens need {length} positions, but max_position_embeddings ="
                 f" {limit}; a model with None has no limit"
             )
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise: `generate_batch` and other continuous batching need pages of keys and values."""
+        raise ValueError(
+            "EAForCausalLM does not support generate_batch and continuous batching, which store"
+            " keys and values in pages: use generate with a padded batch"
+        )
 
     def _get_deprecated_gen_repo(self, generation_mode: GenerationMode, *args: Any) -> Any:
         _check_mode(generation_mode)  # before transformers suggests to download custom code

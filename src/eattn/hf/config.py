@@ -2,10 +2,11 @@
 
 from typing import Any, Self
 
+import torch
 from transformers import PreTrainedConfig
 
 from eattn._checks import check_size
-from eattn.nn import TransformerConfig
+from eattn.nn import TransformerBlock, TransformerConfig
 
 MAX_HEADS = 12  # the default is the largest divisor of hidden_size up to this
 
@@ -30,15 +31,15 @@ class EAConfig(PreTrainedConfig):
     intermediate_size : int, optional
         Hidden channels of the feed-forward network; 4 * hidden_size by default.
     mixer : str, default "ea-6"
-        Any name that `eattn.nn.make_mixer` accepts. `ea-N`, `ea-qN`, linear attention and the
-        recurrences decode with a cache of constant size; `ea`, `sa` and `aft` keep every token.
+        Any name that `eattn.nn.make_mixer` accepts. `ea`, `sa` and `aft` keep every token
+        in their cache; the cache of other mixers has a constant size.
     short_conv : int or None, default 4
         Width of the causal convolution before each mixer; None for no convolution.
     norm : {"pre", "post"}, default "pre"
         Layer norms before each branch, or after each residual addition as in BERT.
     max_position_embeddings : int, optional
         Number of learned absolute positions, which limits the length of a text; no positions by
-        default.
+        default. Required by the mixer `aft`.
     causal : bool, optional
         Whether tokens attend only to earlier tokens. None leaves it to the model class: True for
         `EAModel` and `EAForCausalLM`, False for the others.
@@ -65,7 +66,7 @@ class EAConfig(PreTrainedConfig):
     """
 
     model_type = "eattn"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - Trainer adds a list
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -96,7 +97,20 @@ class EAConfig(PreTrainedConfig):
             self.intermediate_size = 4 * self.hidden_size
         if self.causal is not None and not isinstance(self.causal, bool):
             raise TypeError(f"causal must be a bool or None, got {type(self.causal).__name__}")
-        self.block(causal=True)  # checks the remaining fields
+        block = self.block(causal=self.causal is not False)  # checks the remaining fields
+        if self.mixer == "aft" and self.max_position_embeddings is None:
+            raise ValueError(
+                "mixer 'aft' has learned biases for a fixed number of positions: set"
+                " max_position_embeddings, the length of the longest text"
+            )
+        try:
+            with torch.device("meta"):
+                TransformerBlock(block)
+        except ValueError as error:
+            raise ValueError(
+                f"mixer {self.mixer!r} cannot be built: {error} (dim is hidden_size, heads is"
+                " num_attention_heads)"
+            ) from None
         super().__post_init__(**kwargs)
 
     def block(self, *, causal: bool) -> TransformerConfig:
@@ -124,8 +138,13 @@ class EAConfig(PreTrainedConfig):
                 f"the configuration is for a model of type {kind!r}, not {cls.model_type!r}:"
                 " load it with its own class or with an Auto class"
             )
-        config: Self = super().from_dict(config_dict, **kwargs)
-        return config
+        positions = config_dict.get("max_position_embeddings")
+        if config_dict.get("mixer") != "aft" or positions is not None:
+            return super().from_dict(config_dict, **kwargs)
+        # Version 0.1 saved aft without positions, with biases for AFT_LEN tokens.
+        loaded = super().from_dict(config_dict | {"mixer": cls.mixer}, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded).mixer = "aft"
+        return loaded
 
 
 def _divisor(hidden_size: int) -> int:

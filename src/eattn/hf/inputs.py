@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
-from eattn.nn.base import is_readable
 from eattn.nn.padding import packed_positions
+from eattn.ops.checks import is_readable
 
 COLLATOR = "cu_seq_lens_q"  # name of the offsets in transformers' DataCollatorWithFlattening
 
@@ -79,6 +80,8 @@ def offsets_from(cu_seqlens: Tensor | None, position_ids: Tensor | None, B: int)
         return cu_seqlens
     if position_ids is None or position_ids.shape[1] < 2:
         return None
+    if not torch.compiler.is_compiling() and (position_ids.is_meta or is_fake(position_ids)):
+        return None  # packing changes values, not shapes
     starts = position_ids.diff(dim=1) != 1
     if not bool(starts.any()):
         return None

@@ -1,6 +1,7 @@
 """The model without a head: embeddings, blocks of `eattn.nn` and a layer norm."""
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from eattn.hf.inputs import (
     positions_from,
 )
 from eattn.nn import TransformerBlock
-from eattn.nn.base import is_readable
+from eattn.nn.block import RENAMED
+from eattn.ops.checks import is_readable
 
 # Input of the first block, key_mask, cu_seqlens, cache
 Prepared = tuple[Tensor, Tensor | None, Tensor | None, EACache | None]
@@ -40,14 +42,13 @@ class EALayer(GradientCheckpointingLayer, TransformerBlock):
         past_key_values: EACacheLayer | None = None,
     ) -> Tensor:
         if past_key_values is None:
-            y: Tensor = TransformerBlock.forward(self, x, key_mask, cu_seqlens=cu_seqlens)
-            return y
+            return TransformerBlock.forward(self, x, key_mask=key_mask, cu_seqlens=cu_seqlens)
         if x.shape[1] == 1 and key_mask is None:
             y, state = self.step(x.squeeze(1), past_key_values.state)
             y = y.unsqueeze(1)
         else:
-            options: dict[str, Any] = dict(state=past_key_values.state, return_state=True)
-            y, state = TransformerBlock.forward(self, x, key_mask, **options)
+            options: Any = dict(key_mask=key_mask, state=past_key_values.state)
+            y, state = TransformerBlock.forward(self, x, **options, return_state=True)
         past_key_values.update(state)
         return y
 
@@ -94,13 +95,22 @@ class EAPreTrainedModel(PreTrainedModel):
         super()._initialize_weights(module)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
         """Load a saved model, and raise if its weights contain NaN."""
-        loaded = super().from_pretrained(name_or_path, *args, **kwargs)
+        given = kwargs.pop("key_mapping", None) or {}
+        renamed = {re.escape(old): new for old, new in RENAMED.items()}
+        loaded = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, key_mapping=renamed | given, **kwargs
+        )
         model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if not given:
+            model._weight_conversions = []  # save_pretrained writes the new names
         if (name := nan_weight(model)) is not None:
             raise ValueError(
-                f"{name_or_path}: the weight {name} contains NaN; training probably diverged"
+                f"{pretrained_model_name_or_path}: the weight {name} contains NaN;"
+                " training probably diverged"
             )
         return loaded
 

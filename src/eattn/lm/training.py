@@ -40,7 +40,7 @@ class LMConfig:
     hidden: int = 256  # channels of a token
     layers: int = 4
     short_conv: int | None = 4  # width of the convolution before each mixer; None: no convolution
-    positions: bool = False  # learned positions, which limit texts to `length` tokens
+    positions: bool = False  # learned positions, which limit texts to `length` tokens; aft: always
     tokenizer: str = "bytes"  # or "bpe"
     vocab: int = 4096  # tokens of a BPE
     length: int = 256  # tokens of a row
@@ -69,13 +69,14 @@ class LMConfig:
 
     def model(self, vocab: int) -> EAConfig:
         """Return the configuration of a model with `vocab` tokens; token `BYTES` ends a text."""
+        limited = self.positions or self.mixer == "aft"  # aft has biases for `length` positions
         return EAConfig(
             vocab_size=vocab,
             hidden_size=self.hidden,
             num_hidden_layers=self.layers,
             mixer=self.mixer,
             short_conv=self.short_conv,
-            max_position_embeddings=self.length if self.positions else None,
+            max_position_embeddings=self.length if limited else None,
             bos_token_id=BYTES,
             eos_token_id=BYTES,
             pad_token_id=BYTES,
