@@ -1,6 +1,7 @@
 """Run `classify fit` and `forecast fit`, also under `torchrun -m cli.fit_helpers FOLDER OUT`.
 
-FOLDER holds `train.ts` and `data.csv`; a model of each is saved in OUT.
+FOLDER holds `train.ts` and `data.csv`; a model of each is saved in OUT, and under torchrun also
+in OUT/fsdp, trained with sharded weights.
 """
 
 import io
@@ -16,7 +17,7 @@ from eattn.timeseries import EAClassifier
 SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
 
 
-def main(folder: Path, out: Path) -> None:
+def main(folder: Path, out: Path, *more: str) -> None:
     # Processes draw different dropout masks, and the command has no option to disable dropout.
     EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
     classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
@@ -24,7 +25,7 @@ def main(folder: Path, out: Path) -> None:
     forecast = ["forecast", "fit", folder / "data.csv", "--out", out / "forecaster", *SMALL]
     forecast += ["--horizon", 3, "--checkpoint", out / "checkpoint"]
     for args in (classify, forecast):
-        if code := cli.main([*map(str, args), "--debug"]):
+        if code := cli.main([*map(str, args), *more, "--debug"]):
             sys.exit(code)
 
 
@@ -40,4 +41,5 @@ def full(folder: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]) / "fsdp", "--fsdp")
     full(Path(sys.argv[1]), Path(sys.argv[2]) / "full")

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from eattn.cli.classify import app
@@ -15,14 +14,6 @@ from eattn.timeseries import EAClassifier
 from eattn.timeseries.store import save
 
 TINY = ("--dim", 8, "--depth", 1, "--epochs", 2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def run(*args: object):
@@ -127,9 +118,10 @@ def test_model_is_overwritten_only_by_force(trained, tmp_path):
     with pytest.raises(ValueError, match=r"already holds a model.*--force"):
         run("fit", train, "--out", tmp_path / "model", *TINY, "--mixer", "sa")
     assert (tmp_path / "model" / "config.json").read_bytes() == before
-    run("fit", train, "--out", tmp_path / "model", *TINY, "--mixer", "sa", "--force")
-    written = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert written["config"]["params"]["mixer"] == "sa"
+    options = ["--mixer", "sa", "--class-weight", "balanced", "--force"]
+    run("fit", train, "--out", tmp_path / "model", *TINY, *options)
+    written = json.loads((tmp_path / "model" / "config.json").read_text())["config"]["params"]
+    assert (written["mixer"], written["class_weight"]) == ("sa", "balanced")
 
 
 FILES = {
@@ -166,6 +158,7 @@ def test_errors_name_the_invalid_argument(trained, tmp_path):
         (("fit", "ETTh2"), "ETTh2 is a forecasting dataset; expected a classification dataset"),
         (("fit", train, "--mixer", "rnn"), "^unknown mixer 'rnn': use one of"),
         (("fit", train, "--validation", 2), "^validation_fraction must be"),
+        (("fit", train, "--class-weight", "rare"), "^class_weight must be a dict, 'balanced'"),
         (("predict", model, test, "--out", tmp_path), "--out must be a file, but .* is a folder"),
         (("predict", model, test, "--out", tmp_path / "no" / "p.csv"), "does not exist"),
         (

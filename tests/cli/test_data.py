@@ -158,12 +158,28 @@ def test_show_accepts_a_time_column(tmp_path):
     ("times", "step"),
     [
         (["2020-01-01 00:00", "2020-01-01 00:15", "2020-01-01 00:30"], "15min"),
-        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-07"], "D, 1 of 3 steps differ"),
+        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-07"], "D, 3 of 7 steps missing"),
         (["2020-01-01"], "one row"),
-        (["1990", "1995", "2000", "2001"], "5, 1 of 3 steps differ"),
+        (["1990", "1995", "2000", "2010"], "5, 1 of 5 steps missing"),
+        (["01.01.2020", "01.02.2020", "01.03.2020"], "MS"),
+        (["2020Q3", "2020Q2", "2020Q1"], "QS-OCT"),
+        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04", "2020-01-05 07:00"], "uneven: "),
     ],
 )
-def test_show_prints_the_most_frequent_step(tmp_path, times, step):
+def test_show_prints_the_frequency_and_missing_steps(tmp_path, times, step):
     path = tmp_path / "toy.csv"
     path.write_text("ds,y\n" + "".join(f"{time},1\n" for time in times))
-    assert dict(line.split(None, 1) for line in run("show", path).splitlines()[:4])["step"] == step
+    lines = dict(line.split(None, 1) for line in run("show", path).splitlines()[:4])
+    assert lines["step"].startswith(step)
+
+
+def test_show_takes_the_format_of_the_file(tmp_path):
+    path = tmp_path / "toy.csv"
+    path.write_text("shop;day;y\na;01/02/2020;1.234\nb;01/02/2020;5.678\n")
+    options = ["--id", "shop", "--date-format", "%d/%m/%Y", "--thousands", "."]
+    output = run("show", path, *options, "--sep", ";", "--encoding", "latin-1")
+    assert "day, 2020-02-01 00:00:00" in output
+    assert cells(output, "y") == ["none", "1234", "3456", "5678"]
+    (tmp_path / "toy.ts").touch()
+    with pytest.raises(ValueError, match=r"--date-format cannot be used with .*toy\.ts"):
+        run("show", tmp_path / "toy.ts", *options[2:4])

@@ -1,5 +1,6 @@
 """`eattn export` of saved models, and its errors."""
 
+import ast
 import json
 import shutil
 import sys
@@ -57,8 +58,10 @@ def test_classifier_example_prints_its_probabilities(models, exported):
     want = fitted.predict_proba(X)
     lines = ran(exported).splitlines()
     for line, shares, label in zip(lines, want, fitted.predict(X), strict=True):
-        assert line.split()[0] == label
-        assert [float(x) for x in line.split()[1:]] == pytest.approx(shares.tolist(), abs=1e-4)
+        first, _, rest = line.partition(" ")
+        assert first == label
+        named = dict(zip(CLASSES, shares.tolist(), strict=True))
+        assert ast.literal_eval(rest) == pytest.approx(named, abs=1e-4)
 
 
 def test_classifier_without_a_step_reports_the_reason(exported):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from eattn.cli.forecast import app
 from eattn.timeseries import EAForecaster
+from eattn.timeseries.metrics import scores
 
 SMALL = ["--horizon", "3", "--dim", "8", "--depth", "1", "--epochs", "1"]
 HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
     table().to_csv(folder / "data.csv", index=False)
     options = ["--target", "OT", "--quantiles", "0.9,0.1", "--out", folder / "model"]
     output = run("fit", folder / "data.csv", *options, *SMALL)
-    summary = "1 series, calendar fields: hour, weights of step "
+    summary = "1 series, frequency h (inferred), calendar fields: hour, weights of step "
     assert output.startswith(f"{folder / 'model'}: {summary}")
     return folder
 
@@ -66,6 +67,43 @@ def test_predict_continues_other_data(folder, tmp_path):
     found = pd.read_csv(io.StringIO(text), parse_dates=["ds"])
     assert found["ds"].tolist() == [*HOURS[40:45]]
     assert found["unique_id"].tolist() == ["temperature"] * 5
+
+
+def test_backtest_prints_scores_and_writes_forecasts(folder, tmp_path):
+    args = ["backtest", folder / "model", folder / "data.csv", "--windows", 3, "--horizon", 2]
+    text = run(*args, "--step", 1, "--out", tmp_path / "forecasts.csv")
+    found = pd.read_csv(io.StringIO(text), index_col="unique_id")
+    assert list(found.index) == ["OT", "all"]
+    assert list(found) == ["MAE", "RMSE", "sMAPE", "MASE", "pinball", "coverage"]
+    history = pd.DataFrame({"unique_id": "OT", "ds": HOURS, "y": table()["OT"]})
+    model = EAForecaster.load(folder / "model")
+    expected = model.backtest(3, 1, horizon=2, df=history)
+    forecasts = pd.read_csv(tmp_path / "forecasts.csv", parse_dates=["cutoff", "ds"])
+    pd.testing.assert_frame_equal(forecasts, expected, rtol=1e-8)
+    np.testing.assert_allclose(found, scores(expected), rtol=1e-8)
+    with pytest.raises(ValueError, match=r"forecasts\.csv already exists; use --force"):
+        run(*args, "--out", tmp_path / "forecasts.csv")
+    with pytest.raises(ValueError, match=r"data\.csv: series 'OT' has 60 values, but 99 windows"):
+        run(*args, "--windows", 99)
+    assert run(*args, "--refit") != run(*args)
+
+
+def test_update_continues_a_saved_model(folder, tmp_path):
+    model, new = tmp_path / "model", tmp_path / "data.csv"
+    longer = table(date=HOURS).assign(date=HOURS + pd.Timedelta("2h"))  # overlaps with the history
+    longer.rename(columns={"OT": "x"}).to_csv(new, index=False)
+    text = run("update", folder / "model", new, "--target", "x", "--out", model)
+    assert text == f"{model}: 2 new steps of 1 series, up to 2024-01-03 13:00:00\n"
+    expected = EAForecaster.load(folder / "model").update(longer["OT"].to_numpy()[-2:]).predict()
+    found = EAForecaster.load(model).predict()
+    pd.testing.assert_frame_equal(found, expected)
+    assert "0 new steps of 0 series" in run("update", model, new, "--target", "x")  # in place
+    with pytest.raises(ValueError, match="already holds a model"):
+        run("update", folder / "model", new, "--out", model)
+    longer.assign(date=HOURS + pd.Timedelta("150min")).to_csv(new, index=False)
+    with pytest.raises(ValueError, match=r"data\.csv: .*13:30:00 is not a whole number of steps"):
+        run("update", model, new)
+    pd.testing.assert_frame_equal(EAForecaster.load(model).predict(), found)
 
 
 def test_id_column_identifies_the_series(tmp_path):
@@ -144,7 +182,13 @@ LINES = CSV.splitlines(keepends=True)
         ),
         (CSV.replace(LINES[5], "2024-01-01 04:00:00,1,x\n"), [], r"line 6, column 'OT'.*got 'x'"),
         (CSV + LINES[-1], [], r"data\.csv, line 62: .* already occurs in line 61"),
-        ("".join([LINES[0], *LINES[:0:-1]]), [], r"data\.csv, line 3: .*sort the rows by time"),
+        (CSV, ["--freq", "D"], r"data\.csv: series 'OT': the times have .* 'h', not 'D'"),
+        (
+            CSV,
+            ["--date-format", "%d/%m/%Y"],
+            r"line 2, column 'date' must have the format %d/%m/%Y",
+        ),
+        (CSV, ["--sep", ";"], r"at least two columns, got 'date,load,OT'"),
         (CSV.replace("04:00:00", "04:17:00", 1), [], r"data\.csv: series 'OT'.*04:17:00 is not a"),
         (CSV, ["--target", "OTT"], r"data\.csv has no column 'OTT': did you mean 'OT'"),
         (CSV, ["--time", "dates"], r"data\.csv has no column 'dates': did you mean 'date'"),
@@ -220,14 +264,15 @@ def test_stream_equals_update_and_predict(folder):
 def test_stream_reads_a_header_and_writes_csv(folder):
     named = ["OT,x,date\n", *(f"{v},1,{t}\n" for t, v in (row.strip().split(",") for row in NEW))]
     args = ["stream", folder / "model", "--horizon", 2, "--format", "csv"]
-    text = run(*args, stdin="".join(named))
+    with pytest.warns(UserWarning, match="columns that are not used: x$"):
+        text = run(*args, stdin="".join(named))
     found = pd.read_csv(io.StringIO(text))
-    labels = [NAME, f"{NAME}-q10", f"{NAME}-q90"]
-    assert list(found) == ["unique_id", "ds", *(f"{n}+{h}" for n in labels for h in (1, 2))]
+    assert list(found) == ["unique_id", "cutoff", "ds", NAME, f"{NAME}-q10", f"{NAME}-q90"]
     assert text == run(*args, stdin="".join(NEW))
     answer = json.loads(run("stream", folder / "model", stdin=NEW[0]))
-    first = found.loc[0, [f"{NAME}-q90+1", f"{NAME}-q90+2"]].astype(float)
-    np.testing.assert_allclose(first, answer[f"{NAME}-q90"][:2])
+    assert found["cutoff"][:2].tolist() == [answer["cutoff"]] * 2
+    assert found["ds"][:2].tolist() == answer["ds"][:2]
+    np.testing.assert_allclose(found[f"{NAME}-q90"][:2], answer[f"{NAME}-q90"][:2])
 
 
 @pytest.mark.parametrize(
@@ -237,6 +282,9 @@ def test_stream_reads_a_header_and_writes_csv(folder):
         (f"{NEW[0]}2024-01-03 13:00,1e300\n", "line 2: .*y must be a finite number, got '1e300'"),
         (f"{NEW[0]}soon,1\n", "line 2: ds must be a time such as 2024-01-31 12:00, got 'soon'"),
         (f"{NEW[0]}1\n", "line 2: expected 2 cells, got 1"),
+        (f"{NEW[0]}03/04/2024,1\n", "line 2: ds must be unambiguous, got '03/04/2024'"),
+        (f"{NEW[0]}2024-01-03 13:00Z,1\n", "line 2: .*history has no time zone, but .* UTC"),
+        (f"{NEW[0]}2094-01-01,1\n", r"line 2: .*2094-01-01 .* is 613,\d+ steps \(h\) after"),
         (NEW[0] * 2, "line 2: series 'OT': 2024-01-03 12:00:00 is already known"),
         (f"{NEW[0]}2024-01-01 12:00,1\n", "line 2: .*is before 2024-01-03 12:00:00"),
         (f"{NEW[0]}2024-01-03 13:20,1\n", "line 2: .*13:20:00 is not a whole number of steps"),
@@ -254,14 +302,118 @@ def test_error_names_the_malformed_line(folder, lines, reason):
         run("stream", folder / "model", stdin=lines)
 
 
-def start(folder) -> subprocess.Popen[str]:
+def test_stream_skips_invalid_rows_on_request(folder):
+    lines = f"{NEW[0]}soon,1\n2094-01-01,1\n{NEW[1]}"
+    args = ["stream", folder / "model", "--on-error", "skip"]
+    result = CliRunner().invoke(app, [str(arg) for arg in args], input=lines)
+    assert result.stdout == run("stream", folder / "model", stdin="".join(NEW[:2]))
+    assert [line.split(":")[1] for line in result.stderr.splitlines()] == [" line 2", " line 3"]
+    with pytest.raises(ValueError, match="line 1: the header time, OT names y but not ds"):
+        run(*args, stdin="time,OT\n")
+
+
+def test_stream_continues_from_a_saved_state(folder, tmp_path):
+    state = tmp_path / "state"
+    args = ["stream", folder / "model", "--state", state]
+    with pytest.raises(ValueError, match="line 2: ds must be a time"):
+        run(*args, stdin=f"{NEW[0]}soon,1\n")  # the first row is saved
+    expected = run("stream", folder / "model", stdin="".join(NEW)).splitlines()
+    assert run(*args, stdin="".join(NEW[1:])).splitlines() == expected[1:]
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    with pytest.raises(ValueError, match="12:00:00 is before 2024-01-03 14:00:00"):
+        run(*args, stdin=NEW[0])
+    options = ["--target", "OT", "--out", tmp_path / "other", *SMALL, "--seed", 1]
+    run("fit", folder / "data.csv", *options)
+    with pytest.raises(ValueError, match="state holds states of another model"):
+        run("stream", tmp_path / "other", "--state", state, stdin="")
+    state.write_text("nothing")
+    with pytest.raises(ValueError, match="state does not hold the states of series"):
+        run(*args, stdin="")
+    with pytest.raises(ValueError, match="--state must be a file"):
+        run(*args[:-1], tmp_path / "none" / "state", stdin="")
+
+
+GERMAN = "Datum;Filiale;Umsatz\n" + "".join(
+    f"01.{i % 12 + 1:02}.{2015 + i // 12};Köln;1.{i * 13 % 90 + 100},5 €\n" for i in range(48)
+)
+
+
+def test_models_fitted_in_python_keep_their_columns(tmp_path):
+    frame = table(shop="a").rename(columns={"date": "hour"})[["shop", "hour", "OT"]]
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    names = dict(id_col="shop", time_col="hour", target_col="OT")
+    model = EAForecaster(3, dim=8, depth=1, epochs=1).fit(frame[:50], **names)
+    model.save(tmp_path / "model")
+    args = tmp_path / "model", tmp_path / "data.csv"
+    assert run("backtest", *args).startswith("unique_id,MAE,RMSE,sMAPE,MASE\na,")
+    expected = run("predict", *args)
+    assert "10 new steps of 1 series" in run("update", *args)
+    found = run("predict", args[0], "--plot", tmp_path / "plot.svg")
+    assert found.startswith(f"unique_id,ds,{NAME}\na,2024-01-03 12:00:00,")
+    found, expected = (pd.read_csv(io.StringIO(text)) for text in (found, expected))
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    assert list(EAForecaster.load(args[0]).predict()) == ["shop", "hour", NAME]
+
+
+def test_messy_table_is_read_alike_by_all_commands(tmp_path):
+    path, model = tmp_path / "data.csv", tmp_path / "model"
+    path.write_text("sep=;\n" + GERMAN, encoding="utf-8-sig")
+    result = CliRunner().invoke(app, ["fit", str(path), "--out", str(model), *SMALL])
+    assert f"columns of {path} that are not used: Filiale\n" in result.stderr
+    assert "frequency MS (inferred)" in result.stdout
+    assert run("predict", model, path) == run("predict", model)
+    plain = pd.DataFrame({"day": pd.date_range("2015-01-01", periods=48, freq="MS")})
+    plain["Umsatz"] = [1100.5 + i * 13 % 90 for i in range(48)]
+    plain[::-1].to_csv(tmp_path / "plain.csv", index=False)
+    assert run("predict", model, tmp_path / "plain.csv", "--time", "day") == run("predict", model)
+    rows = "Datum;Umsatz\n01.01.2019;1.100,5 €\n01.02.2019;1.200\n"
+    plain_rows = "2019-01-01,1100.5\n2019-02-01,1200.0\n"
+    assert run("stream", model, stdin=rows) == run("stream", model, stdin=plain_rows)
+    other = ["backtest", model, tmp_path / "plain.csv", "--time", "day", "--windows", 2]
+    assert run("backtest", model, path, "--windows", 2) == run(*other)
+    path.write_text(rows.replace(";", "|"))
+    form = ["--sep", "|", "--decimal", ",", "--thousands", ".", "--date-format", "%d.%m.%Y"]
+    text = run("update", model, path, *form, "--encoding", "utf-8", "--out", tmp_path / "new")
+    assert "2 new steps of 1 series, up to 2019-02-01 00:00:00" in text
+    last = json.loads(run("stream", model, stdin=plain_rows).splitlines()[-1])
+    found = pd.read_csv(io.StringIO(run("predict", tmp_path / "new")))
+    np.testing.assert_allclose(found[NAME], last[NAME], rtol=1e-6)
+
+
+def test_order_of_day_and_month_is_remembered(tmp_path):
+    path, model = tmp_path / "data.csv", tmp_path / "model"
+    months = [f"1/{month}/{year},{month}\n" for year in (2020, 2021) for month in range(1, 13)]
+    path.write_text("date,y\n" + "".join(months))
+    run("fit", path, "--out", model, *SMALL)
+    answer = json.loads(run("stream", model, stdin="01/02/2022,5\n"))
+    assert answer["cutoff"] == "2022-02-01 00:00:00"
+    path.write_text("date,y\n01/02/2022,1\n01/03/2022,2\n")
+    assert run("predict", model, path).splitlines()[1].startswith("y,2022-04-01,")
+    answer = json.loads(run("stream", model, "--date-format", "%m/%d/%Y", stdin="2/1/2022,5\n"))
+    assert answer["cutoff"] == "2022-02-01 00:00:00"
+
+
+def test_forecasts_are_in_the_zone_of_the_table(tmp_path):
+    path, model = tmp_path / "data.csv", tmp_path / "model"
+    times = pd.date_range("2024-03-29", periods=60, freq="h", tz="Europe/Berlin")
+    pd.DataFrame({"date": times, "OT": np.arange(60.0)}).to_csv(path, index=False)
+    assert "+01:00" in path.read_text() and "+02:00" in path.read_text()
+    run("fit", path, "--out", model, *SMALL)
+    first = "2024-03-31 13:00:00+02:00"
+    for args in (["predict", model], ["predict", model, path, "--plot", tmp_path / "plot.png"]):
+        assert run(*args).splitlines()[1].split(",")[1] == first
+    answer = json.loads(run("stream", model, stdin="2024-03-31T11:00Z,5\n"))
+    assert (answer["cutoff"], answer["ds"][0]) == (first, "2024-03-31 14:00:00+02:00")
+
+
+def start(folder, *options) -> subprocess.Popen[str]:
     """Start `eattn forecast stream` as a process."""
     code = (
         "import sys; from eattn import cli; from eattn.cli import forecast;"
         " cli.app = forecast.app; sys.exit(cli.main())"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code, "stream", str(folder / "model")],
+        [sys.executable, "-c", code, "stream", str(folder / "model"), *map(str, options)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -288,9 +440,12 @@ def test_stream_answers_each_row_and_ends_with_its_reader(folder):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for processes")
-def test_interrupt_ends_the_stream_without_a_traceback(folder):
-    with start(folder) as process:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_saves_the_state_without_a_traceback(folder, tmp_path, number, code):
+    with start(folder, "--state", tmp_path / "state") as process:
         ask(process, NEW[0])
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
-        assert process.stderr.read() == "eattn: interrupted\n"
+        process.send_signal(number)
+        assert process.wait() == code
+        assert process.stderr.read() == ("eattn: interrupted\n" if code == 130 else "")
+    with pytest.raises(ValueError, match="12:00:00 is already known"):
+        run("stream", folder / "model", "--state", tmp_path / "state", stdin=NEW[0])

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,3 +114,12 @@ def test_interrupt_gives_one_line_and_code_130(monkeypatch, capsys):
     monkeypatch.setattr("eattn.info.describe", interrupted)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr().err == "eattn: interrupted\n"
+
+
+def test_warnings_are_one_line_without_source_position(capsys, tmp_path):
+    (tmp_path / "toy.csv").write_bytes(b"date,caf\xe9\n2020-01-01,1\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main(["data", "show", str(tmp_path / "toy.csv")]) == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"eattn: {tmp_path / 'toy.csv'} is not UTF-8 and was read as cp1252")

@@ -10,12 +10,12 @@ from torchrun_helpers import torchrun
 from eattn.data import read_ts
 from eattn.timeseries import EAClassifier, EAForecaster
 
-NAMES = ("one", "two")
+NAMES = ("one", "two", "two/fsdp")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Models of one process in `one`, and of two in `two`.
+    """Models of one process in `one`, and of two in `two` (DDP) and `two/fsdp`.
 
     Of 33 series and batches of 16 one is left over, of one channel: DDP has a warning for that.
     """
@@ -40,14 +40,16 @@ def folder(tmp_path_factory):
 
 def test_classifier_of_two_processes_matches_one(folder):
     X = read_ts(folder / "train.ts").X
-    one, two = (EAClassifier.load(folder / n / "classifier").predict_proba(X) for n in NAMES)
-    assert_allclose(two, one, atol=1e-4)
+    one, *two = (EAClassifier.load(folder / n / "classifier").predict_proba(X) for n in NAMES)
+    for found in two:
+        assert_allclose(found, one, atol=1e-4)
     assert np.ptp(one[:, 0]) > 0.1  # it has learned something
 
 
 def test_forecaster_of_two_processes_matches_one(folder):
-    one, two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
-    assert_allclose(two["EAForecaster"], one["EAForecaster"], atol=1e-4)
+    one, *two = (EAForecaster.load(folder / n / "forecaster").predict() for n in NAMES)
+    for found in two:
+        assert_allclose(found["EAForecaster"], one["EAForecaster"], atol=1e-4)
     assert [path.name for path in (folder / "two" / "checkpoint").iterdir()] == ["last.pt"]
 
 

@@ -77,15 +77,14 @@ def test_target_drops_all_other_columns(csv):
 def test_text_and_unnamed_columns_are_ignored(csv):
     text = ",date,city,x\n0,2020-01-01,Rome,1\n1,2020-01-02,Oslo,2\n"
     table = read_table(csv(text))
-    assert (table.columns, table.text) == (["x"], ("city",))
+    assert (table.columns, table.unused) == (["x"], ("city",))
+    assert read_table(csv(GOOD), target="OT").unused == ("load",)
 
 
 @pytest.mark.parametrize(
     ("header", "first", "second"),
     [
         ("when", "2020-01-01 00:00", "2020-01-01 01:00"),
-        ("when", "2020-01-01T00:00:00Z", "2020-01-01T01:00:00.000Z"),
-        ("when", "2020-01-01T02:00+02:00", "2020-01-01T02:00+01:00"),
         ("when", "1/1/2020 0:00", "1/1/2020 1:00"),
         ("when", "01 Jan 2020 00:00", "01 Jan 2020 01:00"),
         ("Timestamp", "1577836800", "1577840400"),
@@ -149,21 +148,31 @@ def test_several_series_are_identified(csv):
         ("date,x\n2020-01-01,1\nsoon,2\n", "line 3, column 'date' must be a time .* got 'soon'"),
         ("date,x\nsoon,1\n2020-01-01,2\n", "line 2, column 'date' must be a time .* got 'soon'"),
         ("time,x\n1.5,1\n2.5,2\n", "line 2, column 'time' must be a time such as .* got '1.5'"),
-        ("time,x\n1,1\n3,2\n2,3\n", "line 4: 2 comes after 3; sort the rows by time"),
         ("time,x\n1,1\n1,2\n", "line 3: 1 already occurs in line 2"),
         ("unique_id,ds,y\na,2020-01-01,1\n,2020-01-02,2\n", "line 3: the series in .* is missing"),
         ("date,x\n2020-01-01,a\n", "has no numeric column besides 'date'"),
         ("a,b\n1,x\n2,y\n", "has no obvious time column; choose one of a, b with time"),
         ("a,b,x\n2020-01-01,2020-01-01,1\n", "several time columns: a, b; choose one with time"),
         (
-            "date,x\n2020-01-01,1\n\n2020-01-03,2\n2020-01-02,3\n",
-            "line 5: 2020-01-02 00:00:00 comes after 2020-01-03 00:00:00; sort",
+            "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
+            "line 4: 2020-01-01 00:00:00 already occurs in line 3 for series 'b'$",
         ),
         (
-            "unique_id,ds,y\na,2020-01-01,1\nb,2020-01-01,2\nb,2020-01-01,3\n",
-            "line 4: 2020-01-01 00:00:00 already occurs in line 3",
+            "date,shop,y\n20200101,a,1\n20200101,b,2\n20200102,a,3\n20200102,b,4\n",
+            r"line 3: .* occurs in line 2 \(2 rows repeat .*\); if column 'shop' .*\(--id shop\)",
         ),
-        (b"date,x\n2020-01-01,\xff\n", "toy.csv, line 2: not UTF-8"),
+        (
+            "date,x\n01/02/2020,1\n01/03/2020,2\n",
+            r"line 2, column 'date' must be unambiguous, got '01/02/2020', which can be 01 February"
+            r" 2020 \(%d/%m/%Y\) or 02 January 2020 \(%m/%d/%Y\); set date_format \(--date",
+        ),
+        ("date;x\n2020-01-01;1,234\n", "'1,234' can mean 1234 or 1.234; set thousands"),
+        ("date;x\n2020-01-01;1.234\n", "'1.234' can mean 1234 or 1.234; set thousands"),
+        ("date,x\n2020-01-01,1,5\n", "expected 2 cells .* got 3; a decimal comma needs another"),
+        ("date,x\n2020-01-01,5%\n2020-01-02,5\n", "line 3, column 'x' must be .* got '5'"),
+        ("date,x\n2020-01-01,$5\n2020-01-02,€5\n", "line 3, column 'x' must be .* got '€5'"),
+        ("when~x\n2020-01-01~1\n", r"at least two columns, got 'when~x'; set sep \(--sep\)"),
+        (b"\xff\xfed", "toy.csv, line 1: not utf-16"),
         (b"date,x\n2020-01-01,1\x00\n", "toy.csv is a binary file; tables must be CSV"),
     ],
 )
@@ -187,6 +196,66 @@ def test_errors_name_line_and_column(csv, text, reason):
 def test_wrong_column_names_raise(csv, options, reason):
     with pytest.raises(ValueError, match=reason):
         read_table(csv(GOOD), **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "values"),
+    [
+        ("date;x\n01.02.2020;1.234,50 €\n01.03.2020;(2,5 €)\n", {}, [1234.5, -2.5]),
+        ("date;x;z\n2020-02-01;1.234;0,5\n2020-03-01;2;7\n", dict(target="x"), [1234, 2]),
+        ("date|x\n2020-02-01|$1,234.5\n2020-03-01|0\n", {}, [1234.5, 0]),
+        ("date\tx\n2020-02-01\t12 %\n2020-03-01\t-\n", {}, [12, np.nan]),
+        ("date,x\n2020-02-01,1 234.5\n2020-03-01,1'000\n", {}, [1234.5, 1000]),
+        ("sep=;\ndate;x;\n2020-02-01;1,5;\n2020-03-01;2;\n", {}, [1.5, 2]),
+        ("date;x\n2020-02-01;1,234\n2020-03-01;2\n", dict(decimal=","), [1.234, 2]),
+        ("date;x\n2020-02-01;1,234\n2020-03-01;2\n", dict(thousands=","), [1234, 2]),
+        ("date;x\n2020-02-01;1.234\n2020-03-01;2\n", dict(thousands="."), [1234, 2]),
+        ("date;x\n2020-02-01;1.234\n2020-03-01;2\n", dict(like={"decimal": ","}), [1234, 2]),
+        ("date~x\n2020-02-01~1\n2020-03-01~2\n", dict(sep="~"), [1, 2]),
+        ("date\tx\n2020-02-01\t1\n2020-03-01\t2\n", dict(sep=r"\t"), [1, 2]),
+        ("date,x\n02/01/2020,1\n03/01/2020,2\n", dict(date_format="%m/%d/%Y"), [1, 2]),
+        ("date,x\n01/02/2020,1\n01/03/2020,2\n", dict(like={"date_format": "%d/%m/%Y"}), [1, 2]),
+        ("date,x\n2020-03-01,2\n2020-02-01,1\n", {}, [1, 2]),
+    ],
+)
+def test_numbers_and_dates_may_have_many_formats(csv, text, options, values):
+    frame = read_table(csv(text), **options).frame
+    assert_array_equal(frame["x"], values)
+    assert list(frame["ds"]) == [pd.Timestamp("2020-02-01"), pd.Timestamp("2020-03-01")]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8-sig", "cp1250"])
+def test_encoding_is_found_or_given(csv, encoding):
+    path = csv("date,Größe\n2020-02-01,1\n".encode(encoding))
+    if encoding == "cp1252":
+        with pytest.warns(UserWarning, match=r"not UTF-8 and was read as cp1252 .*--encoding"):
+            table = read_table(path)
+    else:
+        table = read_table(path, encoding=encoding if encoding == "cp1250" else None)
+    assert table.columns == ["Größe"]
+    with pytest.raises(ValueError, match="unknown encoding 'klingon'"):
+        read_table(path, encoding="klingon")
+
+
+def test_format_that_was_found_is_reported(csv):
+    table = read_table(csv("date;x\n01.02.2020;1,5\n"))
+    assert table.format == {"sep": ";", "decimal": ",", "date_format": "%d.%m.%Y"}
+    with pytest.raises(ValueError, match="decimal and thousands must differ, both are ','"):
+        read_table(csv(GOOD), decimal=",", thousands=",")
+    with pytest.raises(ValueError, match="sep must be one character"):
+        read_table(csv(GOOD), sep="::")
+
+
+def test_rows_are_sorted_within_each_series(csv):
+    text = "unique_id,ds,y\nb,2,1\na,2,2\nb,1,3\na,1,4\n"
+    frame = read_table(csv(text)).frame
+    assert frame["unique_id"].tolist() == ["b", "b", "a", "a"]
+    assert frame["y"].tolist() == [3, 1, 4, 2]
+
+
+def test_ids_keep_zeros_and_names_of_missing_values(csv):
+    frame = read_table(csv("unique_id,ds,y\n007,1,1\nNA,1,2\n")).frame
+    assert frame["unique_id"].tolist() == ["007", "NA"]
 
 
 @pytest.mark.parametrize(("column", "first"), [("ds", 7), ("year", 1999)])

@@ -1,6 +1,7 @@
 """The command line `eattn`: entry point, help, error messages and the command `info`."""
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -53,7 +54,10 @@ def run_app(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> i
     debug = "--debug" in args  # also accepted after the command
     args = [arg for arg in args if arg != "--debug"] or ["--help"]
     try:
-        code = app(args, prog_name=name, standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _show_warning  # type: ignore[assignment]
+            code = app(args, prog_name=name, standalone_mode=False) or 0
         return _fail("interrupted", code=130) if code == 130 else code  # Typer handled Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", code=130)
@@ -61,6 +65,14 @@ def run_app(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> i
         if debug:
             raise
         return _fail(_reason(error), code=getattr(error, "exit_code", 1))
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+) -> None:
+    """Print a warning; those for users without the position in the source."""
+    text = warnings.formatwarning(message, category, filename, lineno)
+    print(f"eattn: {message}" if category is UserWarning else text, file=sys.stderr)
 
 
 def _reason(error: Exception) -> str:

@@ -73,6 +73,14 @@ def fit(
             "--validation", metavar="FRACTION", help="Fraction of each class to validate on."
         ),
     ] = None,
+    class_weight: Annotated[
+        str | None,
+        typer.Option(
+            "--class-weight",
+            metavar="NAME",
+            help="balanced: weight rare classes as much as frequent ones.",
+        ),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -103,6 +111,7 @@ def fit(
 
     chosen: dict[str, Any] = dict(epochs=epochs, dim=dim, depth=depth, patch=patch, lr=lr)
     chosen |= dict(batch_size=batch_size, checkpoint=checkpoint, validation_fraction=validation)
+    chosen |= dict(class_weight=class_weight)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **chosen)
     model._check_params(len(samples.X))  # an invalid option is not an error of the file

@@ -1,10 +1,11 @@
 """Options, input data and output files that several commands share."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from eattn.data import Cases
+    from eattn.timeseries import EAForecaster
 
 # ---- options ----
 
@@ -35,6 +37,28 @@ DataDir = Annotated[
         metavar="DIR",
         help="Folder with known datasets. By default $EATTN_DATA.",
     ),
+]
+Sep = Annotated[
+    str | None,
+    typer.Option("--sep", metavar="CHAR", help="Separator of CSV columns. Detected by default."),
+]
+Decimal = Annotated[
+    str | None,
+    typer.Option("--decimal", metavar="CHAR", help="Decimal mark. Detected by default."),
+]
+Thousands = Annotated[
+    str | None,
+    typer.Option("--thousands", metavar="CHAR", help="Thousands separator. Detected by default."),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding", metavar="NAME", help="Encoding of a CSV file. UTF-8 or cp1252 by default."
+    ),
+]
+DateFormat = Annotated[
+    str | None,
+    typer.Option("--date-format", metavar="FORMAT", help="Format of dates, such as %d/%m/%Y."),
 ]
 Mixer = Annotated[
     str,
@@ -58,6 +82,9 @@ ForceFiles = Annotated[bool, typer.Option("--force", help="Overwrite existing fi
 
 
 # ---- input data ----
+
+# Names of the columns that `read_series` returns, as arguments of a forecaster.
+STANDARD = {"id_col": "unique_id", "time_col": "ds", "target_col": "y"}
 
 
 @contextmanager
@@ -108,13 +135,17 @@ def read_series(
     target: str | None,
     series: str | None,
     data_dir: Path | None,
-) -> "tuple[pd.DataFrame, dict[str, str | None]]":
-    """Read a table or a known dataset in long format, and the original names of its columns."""
+    **options: Any,
+) -> "tuple[pd.DataFrame, dict[str, Any]]":
+    """Read a table or a known dataset in long format, and the original names of its columns.
+
+    `options` are those of `read_table`. Prints the columns that are not used to stderr.
+    """
     from eattn.data import load_forecasting, read_table
 
     path = find_file(data, "forecasting", "CSV or Parquet")
     if path is not None:
-        table = read_table(path, time=time, target=target, series=series)
+        table = read_table(path, time=time, target=target, series=series, **options)
     else:
         table = load_forecasting(data, data_dir=data_dir, progress=True)
         target = target or table.target
@@ -131,8 +162,29 @@ def read_series(
     named = "unique_id" in frame
     if not named:
         frame["unique_id"] = target
+    unused = [*(name for name in names if name != target), *table.unused]
+    if unused and os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        print(f"eattn: columns of {data} that are not used: {', '.join(unused)}", file=sys.stderr)
     columns = {"ds": table.time, "y": target, "unique_id": series if named else None}
-    return frame[["unique_id", "ds", "y"]], columns
+    return frame[["unique_id", "ds", "y"]], columns | {"format": dict(table.format)}
+
+
+def read_history(
+    forecaster: "EAForecaster",
+    data: str,
+    data_dir: Path | None,
+    time: str | None = None,
+    target: str | None = None,
+    series: str | None = None,
+    **options: Any,
+) -> "tuple[pd.DataFrame, dict[str, Any]]":
+    """Read a table with the columns and formats of the training data, unless others are given."""
+    known = getattr(forecaster, "columns_", None) or {}
+    if not known and (names := getattr(forecaster, "names_", None)):  # fitted in Python
+        pairs = zip(STANDARD.values(), names, strict=True)
+        known = {standard: name for standard, name in pairs if name != standard}
+    columns = time or known.get("ds"), target or known.get("y"), series or known.get("unique_id")
+    return read_series(data, *columns, data_dir, like=known.get("format"), **options)
 
 
 # ---- output files ----
@@ -150,7 +202,7 @@ def check_out(option: str, out: Path | None, *, force: bool) -> None:
 
 
 def write_text(text: str, out: Path | None) -> None:
-    """Write a file atomically, or print to stdout if `out` is None."""
+    """Write a file atomically, or print to stdout without `out`."""
     if out is None:
         sys.stdout.write(text)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eattn.cli.common import DataDir
+from eattn.cli.common import DataDir, DateFormat, Decimal, Encoding, Sep, Thousands
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +107,15 @@ def show_(
     time: Annotated[
         str | None, typer.Option("--time", metavar="COLUMN", help="Name of the time column.")
     ] = None,
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="Name of the column that identifies series."),
+    ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
 ) -> None:
     """Describe a file: shape, classes, missing values and time range.
 
@@ -114,12 +123,15 @@ def show_(
     """
     from eattn.data import read_table, read_ts
 
-    if Path(file.name.removesuffix(".gz")).suffix == ".ts":
-        if time is not None:
-            raise ValueError(f"--time cannot be used with {file}: .ts files have no columns")
-        _show_samples(read_ts(file))
-    else:
-        _show_table(read_table(file, time))
+    options: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands, encoding=encoding)
+    options |= dict(time=time, series=id_, date_format=date_format)
+    if Path(file.name.removesuffix(".gz")).suffix != ".ts":
+        _show_table(read_table(file, **options))
+        return
+    if given := [name for name, value in options.items() if value is not None]:
+        option = {"series": "id", "date_format": "date-format"}.get(given[0], given[0])
+        raise ValueError(f"--{option} cannot be used with {file}: .ts files have no columns")
+    _show_samples(read_ts(file))
 
 
 def _show_samples(samples: "Cases") -> None:
@@ -155,8 +167,8 @@ def _show_table(table: "Table") -> None:
         lines["step"] = _step(frame["ds"])
     lines["time"] = f"{table.time}, {frame['ds'].min()} to {frame['ds'].max()}"
     lines["columns"] = f"{len(table.columns)} numeric"
-    if table.text:
-        lines["ignored"] = f"text columns {', '.join(table.text)}"
+    if table.unused:
+        lines["ignored"] = f"text columns {', '.join(table.unused)}"
     _print_lines(lines)
     print()
     headings = ("column", "missing", "minimum", "mean", "maximum")
@@ -172,19 +184,22 @@ def _describe_column(values: "pd.Series[Any]") -> tuple[str, ...]:
 
 
 def _step(ds: "pd.Series[Any]") -> str:
-    """Return the most frequent step between rows, and how many steps differ from it."""
+    """Return the frequency of the rows, and how many of its steps have no row."""
     import pandas as pd
 
-    steps = ds.diff().iloc[1:]
-    if not len(steps):
+    from eattn.data.freq import infer_freq, positions
+
+    if len(ds) == 1:
         return "one row"
-    usual, others = steps.mode().iloc[0], int((steps != steps.mode().iloc[0]).sum())
-    every = (
-        f"{usual:g}"
-        if isinstance(usual, float)
-        else pd.tseries.frequencies.to_offset(usual).freqstr
+    times = pd.Index(ds)
+    try:
+        freq = infer_freq([times])
+        steps = int(positions(freq, times)[-1]) + 1
+    except ValueError as error:
+        return f"uneven: {error}"
+    return (
+        f"{freq}, {steps - len(ds):,} of {steps:,} steps missing" if steps > len(ds) else str(freq)
     )
-    return f"{every}, {others} of {len(steps):,} steps differ" if others else every
 
 
 def _range(lengths: Iterable[int]) -> str:

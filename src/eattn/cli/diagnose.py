@@ -13,8 +13,8 @@ from eattn.cli.common import (
     PlotOut,
     check_out,
     prefix_errors,
+    read_history,
     read_samples,
-    read_series,
     write_text,
 )
 
@@ -85,9 +85,7 @@ def _layers(model: Path, data: str, data_dir: Path | None) -> "list[Layer]":
             estimator.predict(samples.X)
     else:
         estimator = EAForecaster.load(model)
-        known = getattr(estimator, "columns_", None) or {}
-        time, target, series = (known.get(name) for name in ("ds", "y", "unique_id"))
-        history, _ = read_series(data, time, target, series, data_dir)
+        history, _ = read_history(estimator, data, data_dir)
         with prefix_errors(data), watching(estimator.model_) as found:
             estimator.with_history(history).predict()
     return found

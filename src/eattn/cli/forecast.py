@@ -1,17 +1,26 @@
-"""`eattn forecast fit | predict | stream`: forecast the time series in a table."""
+"""`eattn forecast fit | predict | backtest | update | stream`: forecast the series in a table."""
 
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+import time as clock
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from eattn.cli.common import (
+    STANDARD,
     CsvOut,
     DataDir,
+    DateFormat,
+    Decimal,
     Depth,
     Device,
     Dim,
+    Encoding,
     Epochs,
     ForceFiles,
     ForceModel,
@@ -21,8 +30,11 @@ from eattn.cli.common import (
     ModelOut,
     PlotOut,
     Seed,
+    Sep,
+    Thousands,
     check_out,
     prefix_errors,
+    read_history,
     read_series,
     write_text,
 )
@@ -57,6 +69,7 @@ Horizon = Annotated[
         help="Number of steps to forecast. By default the horizon of fit.",
     ),
 ]
+SAVE_SECONDS = 1.0  # shortest time between two writes of the state of a stream
 HISTORY = 4  # a plot shows this many horizons of history
 
 
@@ -96,9 +109,15 @@ def fit(
         typer.Option(
             "--freq",
             metavar="FREQ",
-            help="Frequency as a pandas alias, such as h or MS. Inferred by default.",
+            help="Frequency as a pandas alias, such as h or MS. By default the greatest step"
+            " that fits all times.",
         ),
     ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
     epochs: Epochs = None,
     lr: Lr = None,
     dim: Dim = None,
@@ -112,8 +131,8 @@ def fit(
 ) -> None:
     """Fit a forecaster to the series in a table and save it.
 
-    Columns are inferred where only one column fits. Options that are not set have the defaults of
-    EAForecaster. To train in several processes, run
+    Columns and formats are inferred where only one fits; otherwise an error asks for the option.
+    Options that are not set have the defaults of EAForecaster. To train in several processes, run
     `torchrun --nproc-per-node 2 -m eattn forecast fit ...`.
 
     Example: eattn forecast fit data.csv --target OT --horizon 12 --out model/
@@ -122,7 +141,8 @@ def fit(
 
     check_free(out, force=force)
     levels = None if quantiles is None else _levels(quantiles)
-    table, columns = read_series(data, time, target, id_, data_dir)
+    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands, encoding=encoding)
+    table, columns = read_series(data, time, target, id_, data_dir, date_format=date_format, **form)
 
     from eattn.timeseries import EAForecaster
     from eattn.train import torchrun
@@ -154,6 +174,11 @@ def predict(
     target: Target = None,
     id_: Id = None,
     horizon: Horizon = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
     out: CsvOut = None,
     plot: PlotOut = None,
     data_dir: DataDir = None,
@@ -162,7 +187,7 @@ def predict(
     """Forecast each series and write the forecasts as CSV.
 
     The columns of DATA are expected to have the names of the training data; --time, --target and
-    --id name others.
+    --id name others. Forecasts are in the time zone of DATA.
 
     Example: eattn forecast predict model/ data.csv --out forecast.csv
     """
@@ -174,22 +199,140 @@ def predict(
         check_picture(plot)
 
     from eattn.timeseries import EAForecaster
+    from eattn.timeseries.inputs import Columns
 
     forecaster = EAForecaster.load(model)
     history = None
     if data is not None:
-        known = getattr(forecaster, "columns_", None) or {}
-        columns = (time or known.get("ds"), target or known.get("y"), id_ or known.get("unique_id"))
-        history, _ = read_series(data, *columns, data_dir)
+        form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
+        form |= dict(encoding=encoding, date_format=date_format)
+        history, _ = read_history(forecaster, data, data_dir, time, target, id_, **form)
         with prefix_errors(data):
-            forecaster = forecaster.with_history(history)
+            forecaster = forecaster.with_history(history, **STANDARD)
+    forecaster.names_ = Columns().names()  # the output has the standard names
     forecast = forecaster.predict(horizon)
-    write_text(forecast.to_csv(index=False, lineterminator="\n", float_format="%.9g"), out)
+    write_text(_csv(forecast), out)
     if plot is not None:
         from eattn.plots import plot_forecast
 
         steps = HISTORY * len(forecast) // len(forecaster.states_)
         plot_forecast(_recent(forecaster, history, steps), forecast, plot)
+
+
+@app.command("backtest")
+def backtest(
+    model: Model,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="History whose last values are forecast.")
+    ],
+    time: Time = None,
+    target: Target = None,
+    id_: Id = None,
+    horizon: Horizon = None,
+    windows: Annotated[
+        int, typer.Option("--windows", metavar="N", min=1, help="Number of forecasts per series.")
+    ] = 5,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--step",
+            metavar="N",
+            min=1,
+            help="Number of values between two forecasts. By default the horizon.",
+        ),
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train again for each window, on the values before it.")
+    ] = False,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="CSV file to write the forecasts to."),
+    ] = None,
+    data_dir: DataDir = None,
+    force: ForceFiles = False,
+) -> None:
+    """Score forecasts of the last values of each series.
+
+    The scores are printed as CSV, and --out writes the forecasts. Forecasts of values that the
+    model was trained on look too good; use --refit, or DATA that continues after the training
+    data. MASE is below 1 if the errors are smaller than those of the seasonal naive forecast.
+    Columns are found as in predict.
+
+    Example: eattn forecast backtest model/ data.csv --windows 10 --refit
+    """
+    check_out("--out", out, force=force)
+
+    from eattn.timeseries import EAForecaster
+    from eattn.timeseries.metrics import scores
+
+    forecaster = EAForecaster.load(model)
+    forecaster.verbose = refit
+    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
+    form |= dict(encoding=encoding, date_format=date_format)
+    history, _ = read_history(forecaster, data, data_dir, time, target, id_, **form)
+    with prefix_errors(data):
+        source = forecaster.with_history(history, **STANDARD)
+        table = source.backtest(windows, step, horizon=horizon, refit=refit)
+    if out is not None:
+        write_text(_csv(table), out)
+    write_text(_csv(scores(table).reset_index()), None)
+
+
+@app.command("update")
+def update(
+    model: Model,
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="Table with new rows; known rows may come first."),
+    ],
+    time: Time = None,
+    target: Target = None,
+    id_: Id = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder to save the model to. By default MODEL itself."
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    force: ForceModel = False,
+) -> None:
+    """Read new rows into a saved model without training.
+
+    Rows up to the last known time of their series are skipped, so DATA may be a file that grows.
+    Later forecasts start after the new rows. Columns are found as in predict.
+
+    Example: eattn forecast update model/ data.csv
+    """
+    from eattn.timeseries import EAForecaster
+    from eattn.timeseries.store import check_free
+
+    if out is not None:
+        check_free(out, force=force)
+    forecaster = EAForecaster.load(model)
+    before = {name: state.count for name, state in forecaster.states_.items()}
+    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
+    form |= dict(encoding=encoding, date_format=date_format)
+    rows, columns = read_history(forecaster, data, data_dir, time, target, id_, **form)
+    if columns["unique_id"] is None:
+        rows = rows.drop(columns="unique_id")  # continues the only series
+    with prefix_errors(data):
+        forecaster.update(rows, skip_known=True, **STANDARD)
+    forecaster.save(out or model, force=force or out is None)
+    new = {name: state.count - before[name] for name, state in forecaster.states_.items()}
+    last = max(state.ds for state in forecaster.states_.values())
+    changed = sum(count > 0 for count in new.values())
+    print(f"{out or model}: {sum(new.values())} new steps of {changed} series, up to {last}")
 
 
 @app.command("stream")
@@ -199,24 +342,89 @@ def stream(
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="Output format: json or csv.")
     ] = "json",
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option("--on-error", help="Stop at an invalid row, or report it and skip it."),
+    ] = "stop",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="FILE",
+            help="Continue from this file if it exists, and save the state to it.",
+        ),
+    ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    date_format: DateFormat = None,
 ) -> None:
     """Read rows from stdin and print a forecast after each row.
 
     A row is ds,y or unique_id,ds,y and continues the history of fit. The first line may name the
-    columns, in any order. Memory use is constant. The state is kept in float64, which suits
-    streams that run indefinitely.
+    columns, in any order. In the output, ds is the time of a forecast and cutoff the time of the
+    row. Memory use is constant. The state is kept in float64, which suits streams that run
+    indefinitely; --state saves it at most once a second and when the command ends.
 
-    Example: tail -n 0 -f new_rows.csv | eattn forecast stream model/
+    Example: tail -n 0 -f new_rows.csv | eattn forecast stream model/ --state FILE
     """
     from eattn.timeseries import EAForecaster
+    from eattn.timeseries.stream import RowFormat
     from eattn.timeseries.stream import stream as forecasts
 
     forecaster = EAForecaster.load(model, dtype="float64")
+    sys.stdin.reconfigure(encoding=encoding, errors="replace")  # type: ignore[union-attr]
+    rows = RowFormat(sep, decimal, thousands, date_format)
+    skip = None if on_error == "stop" else _report_skipped
+    options: dict[str, Any] = dict(horizon=horizon, form=form, rows=rows, skip=skip)
     try:
-        for line in forecasts(forecaster, sys.stdin, horizon=horizon, form=form):
-            print(line, flush=True)
+        with _saved_state(forecaster, state) as save:
+            for line in forecasts(forecaster, sys.stdin, **options):
+                print(line, flush=True)
+                save()
     except BrokenPipeError:  # the reader is gone; keep Python from flushing stdout on exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_skipped(problem: str) -> None:
+    print(f"eattn: {problem}; the row is skipped", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _saved_state(forecaster: "EAForecaster", file: Path | None) -> Iterator[Callable[[], None]]:
+    """Continue from the states in a file; yield a function that saves them now and then.
+
+    The states are also saved when the block ends, for any reason but SIGKILL.
+    """
+    if file is None:
+        yield lambda: None
+        return
+    from eattn.timeseries.store import load_states, save_states
+
+    if file.exists():
+        load_states(forecaster, file)
+    else:
+        check_out("--state", file, force=False)
+    saved = clock.monotonic()
+
+    def save() -> None:
+        nonlocal saved
+        if clock.monotonic() - saved >= SAVE_SECONDS:
+            save_states(forecaster, file)
+            saved = clock.monotonic()
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield save
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        save_states(forecaster, file)
+
+
+def _csv(table: "pd.DataFrame") -> str:
+    text: str = table.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    return text
 
 
 def _levels(text: str) -> list[float]:
@@ -240,7 +448,9 @@ def _recent(
 
 def _summary(model: "EAForecaster") -> str:
     count, best = len(model.states_), model.history_.best if model.history_ else None
-    summary = f"{count} series, calendar fields: {', '.join(model.predictor_.fields) or 'none'}"
+    inferred = "" if model.freq else " (inferred)"
+    summary = f"{count} series, frequency {model.freq_}{inferred}"
+    summary += f", calendar fields: {', '.join(model.predictor_.fields) or 'none'}"
     if best is None:
         return f"{summary}, weights of the last step"
     error = f"validation MAE {best.metrics['val_mae']:.3f} standard deviations"
