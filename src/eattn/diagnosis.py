@@ -187,7 +187,7 @@ def _examine(
         raise ValueError(
             "diagnose does not support packed batches; use key_mask instead of cu_seqlens"
         )
-    q, k, v = layer.qkv(x, key_mask, context=context)
+    q, k, v = layer.qkv(x, key_mask=key_mask, context=context)
     q, k, v = (part[:ROWS, :TOKENS].double() for part in (q, k, v))
     mask = None if key_mask is None else key_mask[:ROWS, :TOKENS]
     query_mask = mask if context is None else None

@@ -137,9 +137,9 @@ def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -
     if ahead["ds"].dtype.kind == "M":
         from matplotlib import dates
 
-        locator = dates.AutoDateLocator(maxticks=8)
+        locator = dates.AutoDateLocator(maxticks=8, tz=ahead["ds"].dt.tz)
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=ahead["ds"].dt.tz))
 
 
 # ---- diagnoses ----

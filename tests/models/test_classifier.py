@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from mixer_helpers import CAUSAL_ONLY
 from op_helpers import draw, padded
 from torch.testing import assert_close
 
@@ -29,7 +30,8 @@ VARIANTS = [
 
 def model_of(mixer: str = "ea-6", **options) -> SequenceClassifier:
     torch.manual_seed(0)
-    options = dict(dim=8, depth=2, heads=2, max_len=12) | options
+    causal = mixer in CAUSAL_ONLY
+    options = dict(dim=8, depth=2, heads=2, max_len=12, causal=causal) | options
     return SequenceClassifier(3, 4, mixer=mixer, **options).double()
 
 

@@ -15,7 +15,7 @@ from eattn.nn.block import TransformerConfig
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 # aft has the same position in all rows, so it cannot decode rows of unequal length.
 unequal_mixers = pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "aft"])
-CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
+CONSTANT = ["ea-2", "ea-6", "la", "taylor", "deltanet", "la+gate", "gru", "linear-rnn"]
 FIELDS = ("weekday", "hour")
 HORIZON = 5
 LENGTHS = [7, 3, 1]
@@ -66,6 +66,8 @@ def test_rollout_matches_rerunning_the_prefix(mixer, options):
     rest = take(times, slice(None), slice(7 + 2, None))
     b = model.rollout(None, HORIZON - 2, calendar=rest, state=state)
     assert_close(torch.cat([a, b], 1), whole)
+    single = model.float().rollout(x.float(), HORIZON, calendar=times)
+    assert_close(single.double(), whole, rtol=0, atol=1e-5)
 
 
 @unequal_mixers
@@ -293,6 +295,17 @@ def test_compiled_forecaster_gives_same_values_and_gradients():
         y, state = step(x[:, 6], state, times[:, 6])
     assert_close(y, model(x, calendar=times)[:, -1])
     assert state.seen.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("mixer", ["ea-6", "la", "aft"])
+@options
+def test_rollout_gives_shapes_on_meta_device(mixer, options):
+    model = model_of(mixer, **options).to("meta")
+    times = times_for(model, 3, 7 + HORIZON)
+    times = None if times is None else times.to("meta")
+    x, mask = torch.empty(3, 7, 2, device="meta"), RIGHT.to("meta")
+    y = model.rollout(x.double(), HORIZON, key_mask=mask, calendar=times)
+    assert tuple(y.shape) == (3, HORIZON, 2)
 
 
 def test_untrained_residual_forecaster_predicts_last_value():

@@ -5,7 +5,14 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eattn.timeseries.arrays import fit_scaler, split_long, to_tensors, validation_samples
+from eattn.timeseries.arrays import (
+    fit_scaler,
+    pad,
+    split_long,
+    to_tensors,
+    trim,
+    validation_samples,
+)
 
 NAN = np.nan
 
@@ -38,6 +45,22 @@ def test_outliers_are_clipped_and_constants_scale_by_magnitude():
     constant = [np.full((1, 1000), 0.1)]
     assert fit_scaler(constant)[0].std[0] == pytest.approx(0.1)
     assert_allclose(scaled(constant)[0], 0, atol=1e-12)
+
+
+def test_trim_keeps_gaps_and_drops_unobserved_ends():
+    sample = np.array([[NAN, 1, NAN, NAN, 4, NAN], [NAN, NAN, NAN, 3, NAN, NAN]])
+    assert_array_equal(trim(sample), sample[:, 1:5])
+    assert trim(sample[:, :1]).shape == (2, 0)
+
+
+def test_pad_masks_unequal_and_empty_series():
+    long, short, empty = (torch.ones(length, 2) for length in (3, 1, 0))
+    x, mask = pad([long, short, empty])
+    assert x.shape == (3, 3, 2) and x.sum() == 8
+    assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
+    assert pad([long, long])[1] is None
+    x, mask = pad([empty, empty])
+    assert x.shape == (2, 1, 2) and not mask.any()
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 14, 15, 50])

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mixer_helpers import CAUSAL_ONLY
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -63,11 +64,17 @@ def test_japanese_vowels_are_learned():
     assert classifier.score(test.X, test.y) > 0.9
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name not in CAUSAL_ONLY])
 def test_every_mixer_predicts_series_longer_than_in_fit(mixer):
     X, y = waves(12)
     classifier = EAClassifier(mixer, **TINY).fit([x[:, :10] for x in X], y)
     assert np.isfinite(classifier.predict_proba(X)).all()
+
+
+def test_causal_mixer_raises():
+    X, y = waves(12)
+    with pytest.raises(ValueError, match="'deltanet' needs causal=True, got False; a model that"):
+        EAClassifier("deltanet", **TINY).fit(X, y)
 
 
 def test_long_series_are_split_and_averaged(fitted):
@@ -141,6 +148,7 @@ def test_constant_huge_and_unobserved_channels_give_finite_predictions(recwarn):
 LABELS = {
     "bool": [True, False],
     "whole floats": [1.0, 0.0],
+    "floats": [1.5, 0.5],
     "uint8": np.array([9, 3], np.uint8),
     "dates": np.array(["2020-02-29", "1969-12-31"], "datetime64[D]"),
     "objects": np.array(["b", "a"], dtype=object),
@@ -159,6 +167,68 @@ def test_labels_keep_their_dtype(kind, tmp_path):
     loaded = EAClassifier.load(tmp_path / "model")
     assert loaded.classes_.dtype == classifier.classes_.dtype
     assert_array_equal(loaded.predict(X), classifier.predict(X))
+
+
+@pytest.mark.parametrize("make", [pd.Categorical, pd.Index, pd.array])
+def test_labels_may_be_in_any_pandas_container(make):
+    X, _ = array(12)
+    y = make(["b", "a"] * 6)
+    classifier = EAClassifier(**TINY).fit(X, y)
+    assert classifier.classes_.tolist() == ["a", "b"]
+    right = classifier.predict(X) == np.asarray(y)
+    assert classifier.score(X, y) == right.mean()
+
+
+def test_fractional_labels_are_scored_with_any_metric():
+    X, y = waves(20)
+    y = np.where(y == "slow", 0.5, 1.5)
+    classifier = EAClassifier(**TINY).fit(X, y)
+    assert classifier.score(X, y) == (classifier.predict(X) == y).mean()
+    assert 0 <= classifier.score(X, y, "f1_macro", metric_params={"average": "macro"}) <= 1
+    assert cross_val_score(EAClassifier(**TINY), X, y, cv=2, error_score="raise").shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("y", "reason"),
+    [
+        (np.linspace(0, 1.1, 12), "12 different numbers in 12 samples"),
+        ([np.nan, 1.5] * 6, "y must not contain missing labels, got one in sample 0"),
+        (pd.Categorical(["a", None] * 6), "y must not contain missing labels, got one in sample 1"),
+    ],
+    ids=["numbers", "NaN", "None"],
+)
+def test_targets_that_are_no_labels_raise(y, reason):
+    with pytest.raises(ValueError, match=reason):
+        EAClassifier(**TINY).fit(array(12)[0], y)
+
+
+@pytest.mark.parametrize(
+    ("class_weight", "weights"),
+    [("balanced", [2.0, 2 / 3]), ({1: 0.5}, [1.0, 0.5]), ({0: 3, 1: 1, 2: 9}, [3.0, 1.0])],
+)
+def test_class_weight_multiplies_the_loss(class_weight, weights, tmp_path):
+    X, y = array(32)[0], np.array([0, 1, 1, 1] * 8)
+    options = TINY | dict(epochs=1, batch_size=64, validation_fraction=0, dropout=0.0)
+    losses = []
+    for weight in (class_weight, {0: 0, 1: 1}, {0: 1, 1: 0}):  # the last two: a class alone
+        fitted = EAClassifier(**options, class_weight=weight).fit(X, y)
+        losses.append(fitted.history_.rows[-1].loss)
+    assert losses[0] == pytest.approx(weights[1] * losses[1] + weights[0] * losses[2], rel=1e-5)
+    classifier = EAClassifier(**options, class_weight=class_weight).fit(X, y)
+    classifier.save(tmp_path / "model")
+    again = clone(EAClassifier.load(tmp_path / "model")).fit(X, y)
+    assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+
+
+def test_class_weight_finds_more_of_a_rare_class():
+    rng = np.random.default_rng(0)
+    y = np.array([1, 0, 0, 0, 0, 0, 0, 0] * 20)
+    X = rng.normal(size=(160, 1, 8)) + 0.5 * y[:, None, None]
+    found = [
+        (EAClassifier(**SMALL | {"epochs": 5}, class_weight=w).fit(X, y).predict(X) == 1).sum()
+        for w in (None, "balanced")
+    ]
+    assert found[1] > 2 * found[0]
 
 
 def test_single_class_cannot_be_fitted_but_scored(fitted):
@@ -183,11 +253,16 @@ def test_invalid_series_raise(fitted):
         (np.zeros((2, 12)), "X must have 2 channels as in fit, got 1"),
         ([np.zeros((2, 5)), np.zeros((3, 5))], "2 in sample 0 and 3 in sample 1"),
         ([], "at least one series, got an empty list"),
+        (np.zeros((0, 2, 12)), "at least one series, got an empty ndarray"),
+        (np.zeros((0, 12)), "at least one series, got an empty ndarray"),
+        (pd.DataFrame(), "at least one series, got an empty DataFrame"),
     ]:
         with pytest.raises(ValueError, match=reason):
             fitted.predict(X)
     for X, y, reason in [
         (infinite(), two, infinity),
+        ([], [], "at least one series, got an empty list"),
+        (np.zeros((0, 2, 12)), [], "at least one series, got an empty ndarray"),
         (np.full((2, 1, 5), np.nan), two, "X must contain values, got only NaN"),
         (waves(2)[0], ["a", "b", "a"], "X = 2 and y = 3"),
         (np.ones((12, 2, 9)), two * 6, "X must contain different series, got 12 identical ones"),
@@ -206,6 +281,9 @@ def test_invalid_series_raise(fitted):
         (dict(pooling="sum"), "pooling must be one of"),
         (dict(embed="fourier"), "embed must be one of"),
         (dict(validation_fraction=1.0), "validation_fraction must be at least 0 and below 1"),
+        (dict(class_weight="rare"), "class_weight must be a dict, 'balanced' or None, got 'rare'"),
+        (dict(class_weight={"slow": -1}), "class_weight must have finite weights >= 0"),
+        (dict(class_weight={"slower": 2}), "are not in class_weight"),
         (dict(random_state="0"), "random_state must be an int"),
         (dict(random_state=-1), "seed must be at least 0"),
         (dict(device="gpu"), "device must be"),

@@ -10,14 +10,14 @@ from pandas.testing import assert_frame_equal
 from sklearn.base import clone
 
 from eattn.timeseries import EAForecaster
-from eattn.timeseries.backtesting import scores
+from eattn.timeseries.metrics import mase, scores, seasonal_scale
 
 # Enough training that forecasts differ from the last value.
 TINY = dict(
     horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=4, batch_size=16, lr=0.02
 )
-CONSTANT = ["ea-2", "ea-6", "la", "taylor", "gru", "linear-rnn"]
-GROWING = ["ea", "sa", "sa-math"]
+CONSTANT = ["ea-2", "ea-6", "la", "taylor", "deltanet", "la+gate", "gru", "linear-rnn"]
+GROWING = ["ea", "sa", "sa-math", "sa+rope"]
 # With a window, the state holds the last values for every mixer.
 MODES = [*((mixer, None) for mixer in (*CONSTANT, *GROWING)), ("ea-6", 8), ("sa", 8)]
 UPDATED = [(mixer, window, 16) for mixer, window in (*MODES, ("aft", 8))]
@@ -130,9 +130,88 @@ def test_unique_id_keeps_its_dtype(two, kind):
 
 
 @pytest.mark.parametrize("freq", ["MS", "ME", "B", "W-WED", "15min", "QS-OCT"])
-def test_times_continue_at_the_frequency_of_the_series(two, freq):
+def test_times_continue_at_the_frequency_of_the_series(freq):
+    model = tiny(epochs=1).fit(long({"a": 40}, freq))
     expected = pd.date_range("2024-01-01", periods=43, freq=freq)[40:]
-    assert (two.with_history(long({"a": 40}, freq)).predict()["ds"] == expected).all()
+    assert model.freq_ == freq
+    assert (model.predict()["ds"] == expected).all()
+
+
+@pytest.mark.parametrize("freq", ["D", "2h", "15min", "MS"])
+def test_history_of_another_frequency_raises(two, freq):
+    with pytest.raises(
+        ValueError, match=f"series 'a': the times have the frequency '{freq}', not 'h'"
+    ):
+        two.with_history(long({"a": 40}, freq))
+    new = long({"b": 5}, "D", start="2024-01-04")
+    with pytest.raises(ValueError, match="the times have the frequency 'D', not 'h'"):
+        two.update(new)
+    with pytest.raises(ValueError, match="freq='h' cannot be used: ds contains integers"):
+        two.with_history(wave(45))
+
+
+@pytest.mark.parametrize(("freq", "start"), [("h", "2024-03-29 20:00"), ("D", "2024-02-21")])
+def test_forecasts_are_in_the_zone_of_the_history(tmp_path, freq, start):
+    times = pd.date_range(
+        start, periods=40, freq=freq, tz="Europe/Berlin"
+    )  # clock changes: March 31
+    local = long({"b": 40, "a": 40}).assign(ds=times.append(times))
+    model = tiny(epochs=1).fit(local)
+    last = local["ds"].iloc[-1]
+    expected = pd.date_range(last, periods=4, freq=freq)[1:]
+    found = model.predict()
+    assert found["ds"].dtype == "datetime64[ns, Europe/Berlin]"
+    assert found["ds"].iloc[-3:].tolist() == expected.tolist()
+    assert model.backtest(2)["cutoff"].dtype == found["ds"].dtype
+    model.save(tmp_path / "model")
+    loaded = EAForecaster.load(tmp_path / "model")
+    same(loaded.predict(), found, 0)
+    new = pd.DataFrame({"unique_id": "b", "ds": expected[:1].tz_convert("UTC"), "y": [1.0]})
+    known = pd.concat([local.assign(ds=local["ds"].dt.tz_convert("UTC")), new])
+    assert model.score(known) == model.score(new)
+    same(loaded.update(known, skip_known=True).predict(), model.update(new).predict(), 0)
+    assert loaded.predict()["ds"].iloc[0] == expected[1]
+    with pytest.raises(ValueError, match=r"has the time zone Europe/Berlin, but .* no time zone"):
+        model.update(new.assign(ds=expected[1:2].tz_localize(None)))
+
+
+def test_update_with_zone_needs_a_history_with_zone(two):
+    new = pd.DataFrame({"unique_id": "b", "ds": ["2024-01-03T12:00Z"], "y": [1.0]})
+    with pytest.raises(ValueError, match=r"history has no time zone, but .* the time zone UTC"):
+        two.update(new)
+    with pytest.raises(ValueError, match=r"history has no time zone, but .* the time zone UTC"):
+        two.update(new, skip_known=True)
+
+
+def test_columns_may_have_other_names(two):
+    names = {"unique_id": "shop", "ds": "day", "y": "sales"}
+    columns = dict(id_col="shop", time_col="day", target_col="sales")
+    frame = long({"b": 60, "a": 45})
+    model = tiny(quantiles=(0.9, 0.1)).fit(frame.rename(columns=names), **columns)
+    same(model.predict(), two.predict().rename(columns=names), 0)
+    table = model.backtest(1)
+    assert list(table)[:4] == ["shop", "cutoff", "day", "sales"]
+    expected = scores(two.with_history(frame).backtest(1)).rename_axis("shop")
+    assert_frame_equal(scores(table, id_col="shop", target_col="sales"), expected)
+    longer = long({"b": 64, "a": 50})
+    expected = two.with_history(frame).score(longer)
+    assert model.score(longer.rename(columns=names)) == expected
+    assert model.score(longer, id_col="unique_id", time_col="ds", target_col="y") == expected
+    new = long({"b": 1}, start="2024-01-03 12:00")
+    expected = two.with_history(frame).update(new).predict()
+    same(model.update(new.rename(columns=names)).predict(), expected.rename(columns=names), 0)
+    other = model.with_history(frame, id_col="unique_id", time_col="ds", target_col="y")
+    same(other.predict(), two.with_history(frame).predict(), 0)
+
+
+def test_far_future_time_is_refused(two):
+    before = two.predict()
+    new = pd.DataFrame({"unique_id": "b", "ds": [pd.Timestamp("2034-01-03")], "y": [1.0]})
+    with pytest.raises(
+        ValueError, match=r"2034-01-03 .* is 87,661 steps \(h\) after .* 1,000 steps"
+    ):
+        two.update(new)
+    same(two.predict(), before, 0)
 
 
 @pytest.mark.parametrize("make", [list, pd.Series], ids=lambda f: f.__name__)
@@ -301,25 +380,71 @@ def test_backtest_repeats_earlier_forecasts(window):
     frame = long({"b": 60, "a": 45})
     model = tiny(window=window, quantiles=(0.2,)).fit(frame)
     table = model.backtest(windows=4, step=2)
-    assert list(table) == ["unique_id", "cutoff", "ds", "y", NAME, f"{NAME}-q20"]
+    assert list(table) == ["unique_id", "cutoff", "ds", "y", NAME, f"{NAME}-q20", "scale"]
     assert table.groupby("unique_id", sort=False).size().to_dict() == {"b": 12, "a": 12}
     same(table[["unique_id", "ds", "y"]].merge(frame), table[["unique_id", "ds", "y"]], 0)
     for (name, cutoff), part in table.groupby(["unique_id", "cutoff"]):  # each series alone
         past = frame[(frame["unique_id"] == name) & (frame["ds"] <= cutoff)]
-        same(model.with_history(past).predict(), part.drop(columns=["cutoff", "y"]))
+        same(model.with_history(past).predict(), part.drop(columns=["cutoff", "y", "scale"]))
     last = table.groupby("unique_id")["ds"].max().to_dict()
     assert last == frame.groupby("unique_id")["ds"].max().to_dict()
     with pytest.raises(ValueError, match=r"series 'a' has 45 values, but 15 windows .* need"):
         model.backtest(15)
 
 
-def test_scores_summarise_a_backtest():
-    table = pd.DataFrame(
-        {"unique_id": [2, 2, 1, 1], "y": [1.0, np.nan, 0, 0], NAME: [2.0, 9, 3, 0]}
-    )
-    found = scores(table)
-    assert found["MAE"].to_dict() == {2: 1.0, 1: 1.5, "all": 4 / 3}
-    assert found["RMSE"].to_dict() == pytest.approx({2: 1.0, 1: 4.5**0.5, "all": (10 / 3) ** 0.5})
+def test_refitted_backtest_trains_before_each_cutoff():
+    frame = long({"b": 60, "a": 45})
+    model = tiny(quantiles=(0.2,), epochs=2).fit(frame)
+    table = model.backtest(windows=2, step=4, horizon=5, refit=True)
+    assert table["unique_id"].tolist() == ["b"] * 10 + ["a"] * 10
+    row = frame.groupby("unique_id").cumcount(ascending=False)
+    for window, rows in ((0, row >= 9), (1, row >= 5)):
+        expected = tiny(quantiles=(0.2,), epochs=2).fit(frame[rows]).predict(5)
+        found = table[table.groupby("unique_id").cumcount() // 5 == window]
+        same(found.drop(columns=["cutoff", "y", "scale"]), expected, 0)
+        past = frame[rows].groupby("unique_id", sort=False)
+        assert found["cutoff"].unique().tolist() == past["ds"].max().tolist()
+        scales = past["y"].agg(lambda y: seasonal_scale(y, 24))
+        assert found["scale"].tolist() == pytest.approx(found["unique_id"].map(scales).tolist())
+    plain = model.backtest(windows=2, step=4, horizon=5)
+    columns = ["unique_id", "cutoff", "ds", "y", "scale"]
+    assert_frame_equal(plain[columns], table[columns])
+    assert not plain[NAME].equals(table[NAME])
+
+
+def test_score_is_negative_mase_of_rows_after_training(two):
+    longer = long({"b": 64, "a": 50})
+    model = two.with_history(long({"b": 60, "a": 45}))
+    new = longer[longer["ds"] > longer["unique_id"].map({n: s.ds for n, s in two.states_.items()})]
+    both = new.merge(two.predict(5), on=["unique_id", "ds"])
+    scales = {s.unique_id: seasonal_scale(s.y, 24) for s in two.series_}
+    both["scale"] = both["unique_id"].map(scales)
+    assert len(both) == 9
+    gaps = longer.assign(y=longer["y"].where(longer.index != 62)).drop(index=61)
+    for rows, compared in ((longer, both), (new, both), (gaps, both.drop(index=[1, 2]))):
+        expected = -mase(compared["y"], compared[NAME], compared["scale"])
+        assert model.score(rows) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="rows that follow the training rows, but it has none"):
+        model.score(longer[:60])
+
+
+def test_loaded_forecaster_has_no_score(two, tmp_path):
+    two.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="score needs the training rows"):
+        EAForecaster.load(tmp_path / "model").score(long({"b": 64, "a": 50}))
+
+
+def test_update_skips_known_rows_on_request(two):
+    longer = long({"b": 64, "a": 50})
+    model = two.with_history(long({"b": 60, "a": 45}))
+    assert model.update(longer, skip_known=True) is model
+    expected = model.predict()
+    same(expected, two.with_history(longer).predict())
+    same(model.update(longer, skip_known=True).predict(), expected, 0)
+    with pytest.raises(ValueError, match="unknown series 'c'"):
+        model.update(long({"c": 3}), skip_known=True)
+    with pytest.raises(ValueError, match="ds must be a time, got 1"):
+        model.update(pd.DataFrame({"unique_id": "a", "ds": [1], "y": [1.0]}), skip_known=True)
 
 
 @pytest.mark.parametrize(("mixer", "window"), MODES)

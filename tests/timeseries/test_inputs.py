@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eattn.timeseries.freq import varying_fields
-from eattn.timeseries.inputs import read_series, regularize
+from eattn.data.freq import times_after
+from eattn.timeseries.inputs import Columns, read_series, regularize
+from eattn.timeseries.windows import varying_fields
 
 DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
 
@@ -37,8 +38,9 @@ def test_series_keep_the_order_of_their_first_rows():
         DAYS.strftime("%Y-%m-%d"),
         [datetime.date(2024, 1, day) for day in range(1, 7)],
         pd.period_range("2024-01-01", periods=6, freq="D"),
+        DAYS.strftime("%d.%m.%Y"),
     ],
-    ids=["seconds", "text", "dates", "periods"],
+    ids=["seconds", "text", "dates", "periods", "dots"],
 )
 def test_times_may_have_many_types(times):
     [series] = read(frame(ds=times))
@@ -53,17 +55,22 @@ def test_times_may_have_many_types(times):
         (dict(y=[1, 2, np.inf, 4, 5, 6]), "y must be a finite number, got 'inf'"),
         (dict(y=[np.nan] * 6), "series 'a': every value is missing"),
         (dict(ds=DAYS[[0, 1, 2, 2, 3, 4]]), "series 'a': 2024-01-03 00:00:00 occurs twice"),
-        (dict(ds=DAYS[[0, 1, 3, 2, 4, 5]]), "2024-01-03 00:00:00 comes after 2024-01-04 00:00:00"),
-        (dict(ds=[0, 1, 2, 3, 3, 4]), "series 'a': 3 occurs twice"),
-        (dict(ds=[0, 2, 4, 5, 6, 8]), "5 is not a whole number of steps .2. after 0"),
+        (dict(ds=[0, 1, 2, 3, 3, 3]), "series 'a': 3 occurs twice"),
+        (dict(ds=[0, 1, 1, 2, 2, 3]), r"'a': 1 occurs twice \(2 times occur more"),
         (
             dict(ds=[*DAYS[:5], pd.Timestamp("2024-01-06 07:00")]),
             r"2024-01-06 07:00:00 is not a whole number of steps \(D\) after 2024-01-01",
         ),
-        (dict(ds=[*DAYS[:5], pd.NaT]), "series 'a': ds is missing in row 5"),
-        (dict(ds=["2024-01-01", "soon", *"3456"]), "ds must be times such as .* got 'soon'"),
+        (dict(ds=[*DAYS[:5], pd.NaT]), "series 'a', row 5: ds must not be missing"),
+        (
+            dict(ds=["2024-01-01", "soon", *"3456"]),
+            "series 'a', row 1: ds must be a time such as .* got 'soon'",
+        ),
+        (
+            dict(ds=[f"01/0{day}/2024" for day in range(1, 7)]),
+            r"row 1: ds must be unambiguous, got '01/02/2024'.* use pd.to_datetime\(df\['ds'\]",
+        ),
         (dict(ds=np.arange(6) / 2), "ds must be times or integers, got float64"),
-        (dict(ds=DAYS.tz_localize("CET")), "ds must not have a time zone, got CET; remove it with"),
         (dict(unique_id=["a", None, *"aaaa"]), "unique_id is missing in row 1"),
     ],
     ids=str,
@@ -80,10 +87,45 @@ def test_one_row_needs_a_frequency():
 
 
 def test_missing_column_error_suggests_the_nearest_name():
-    with pytest.raises(ValueError, match="must have a column 'ds': did you mean 'dss'"):
+    with pytest.raises(ValueError, match=r"a column 'ds' \(time_col\): did you mean 'dss'"):
         read(frame().rename(columns={"ds": "dss"}))
-    with pytest.raises(ValueError, match="must have a column 'y': it has unique_id, ds, OT"):
+    with pytest.raises(ValueError, match=r"column 'y' \(target_col\): it has unique_id, ds, OT"):
         read(frame().rename(columns={"y": "OT"}))
+    with pytest.raises(ValueError, match=r"a column 'shop' \(id_col\): it has unique_id, ds, y"):
+        read_series(frame(), Columns(id="shop"))
+
+
+def test_columns_that_are_not_used_are_named():
+    with pytest.warns(UserWarning, match="columns of df that are not used: price, city$"):
+        read(frame(price=1.0, city="Rome"))
+
+
+def test_column_that_explains_duplicates_is_suggested():
+    both = pd.concat([frame(shop="a"), frame(shop="b")]).drop(columns="unique_id")
+    both["note"] = range(12)
+    with (
+        pytest.warns(UserWarning, match="not used: shop, note"),
+        pytest.raises(ValueError, match=r"2024-01-01 .* occurs twice in ds; .* set id_col='shop'"),
+    ):
+        read(both)
+
+
+def test_rows_are_sorted_by_time():
+    [series] = read(frame().iloc[[3, 1, 0, 5, 4, 2]])
+    assert series.ds.equals(DAYS)
+    assert series.y.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_series_without_values_are_skipped():
+    data = pd.concat([frame(), frame(unique_id="empty", y=np.nan)])
+    with pytest.warns(UserWarning, match="series without values are skipped: 'empty'"):
+        [series] = read(data)
+    assert series.unique_id == "a"
+
+
+def test_pandas_series_keeps_its_name():
+    names = [read(pd.Series([1.0, 2], name=name))[0].unique_id for name in ("load", None, 3)]
+    assert names == ["load", "y", 3]
 
 
 @pytest.mark.parametrize("data", [frame()[:0], [], np.empty(0), pd.Series([], dtype=float)])
@@ -116,6 +158,72 @@ def test_integer_times_have_a_frequency():
     np.testing.assert_array_equal(series.y, [1, 2, np.nan, 4, 5])
 
 
+@pytest.mark.parametrize(
+    ("times", "freq"),
+    [
+        (DAYS[[0, 2, 5]], "D"),
+        (DAYS[[0, 2, 4]], "2D"),
+        (pd.to_datetime(["2024-01-01", "2024-03-01", "2024-04-01", "2024-08-01"]), "MS"),
+        (pd.to_datetime(["2024-01-31", "2024-04-30", "2024-10-31", "2025-01-31"]), "3ME"),
+        (pd.to_datetime(["2024-01-07", "2024-01-14", "2024-01-28", "2024-02-11"]), "W-SUN"),
+        (pd.to_datetime(["2024-01-01 00:00", "2024-01-01 00:45", "2024-01-01 01:15"]), "15min"),
+        (pd.Index([0, 2, 4, 5, 6, 8]), 1),
+        (pd.bdate_range("2024-01-01", periods=20)[[0, 1, 4, *range(6, 20)]], "B"),
+    ],
+)
+def test_frequency_is_the_greatest_common_step(times, freq):
+    [series] = read(pd.DataFrame({"ds": times, "y": 1.0}))
+    assert series.freq == freq
+    assert times.isin(series.ds).all()
+
+
+def test_all_series_have_one_frequency():
+    sparse = frame(unique_id="b", ds=DAYS + (DAYS - DAYS[0]))
+    assert [series.freq for series in read(pd.concat([frame(), sparse]))] == ["D", "D"]
+    weeks = [pd.date_range(start, periods=5, freq="7D") for start in DAYS[:2]]
+    data = pd.DataFrame(
+        {"unique_id": list("aaaaabbbbb"), "ds": weeks[0].append(weeks[1]), "y": 1.0}
+    )
+    assert [series.freq for series in read(data)] == ["7D", "7D"]
+
+
+def test_mostly_missing_steps_warn():
+    times = DAYS[[0, 3]].append(DAYS[:4] + pd.Timedelta("20D"))
+    with pytest.warns(
+        UserWarning, match="'a': 75% of the steps are missing at the inferred .* 'D'"
+    ):
+        [series] = read(frame(ds=times))
+    assert len(series) == 24
+
+
+@pytest.mark.parametrize("freq", ["h", "12h", "2D", "MS"])
+def test_wrong_frequency_raises(freq):
+    data = pd.DataFrame({"ds": pd.date_range("2024-01-01", periods=40), "y": 1.0})
+    with pytest.raises(ValueError, match=f"series 'y': the times have .* 'D', not '{freq}'"):
+        read(data, freq)
+
+
+def test_business_days_may_be_read_as_days():
+    data = pd.DataFrame({"ds": pd.bdate_range("2024-01-01", periods=40), "y": 1.0})
+    assert len(read(data, "D")[0]) == 54
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize("freq", ["h", "15min", "D", "W-SUN", "MS", "B"])
+def test_steps_follow_the_local_clock_across_a_year(zone, freq):
+    grid = pd.date_range("2024-01-01", "2025-01-10", freq=freq, tz=zone)
+    kept = np.delete(np.arange(len(grid)), [3, 5])
+    [series] = read(pd.DataFrame({"ds": grid[kept], "y": kept * 1.0}))
+    assert series.freq == freq
+    assert series.ds.equals(pd.DatetimeIndex(grid, freq=None))
+    assert times_after(freq, grid[0], len(grid) - 1).equals(pd.DatetimeIndex(grid[1:], freq=None))
+
+
+def test_midnight_that_the_clock_skips_is_moved():
+    last = pd.Timestamp("2024-09-07", tz="America/Santiago")  # 2024-09-08 starts at 01:00
+    assert [time.hour for time in times_after("D", last, 2)] == [1, 0]
+
+
 def test_short_series_has_the_frequency_of_the_others():
     months = pd.date_range("2024-01-01", periods=8, freq="MS")
     data = pd.DataFrame(
@@ -132,8 +240,20 @@ def test_given_frequency_must_fit():
 
 
 def test_wrong_year_raises_before_memory_is_exhausted():
+    times = [*pd.date_range("2024-01-01", periods=5, freq="min"), pd.Timestamp("2204-01-01")]
     with pytest.raises(ValueError, match=r"2204-01-01 00:00:00 is .* steps of min after"):
-        times = [*pd.date_range("2024-01-01", periods=5, freq="min"), pd.Timestamp("2204-01-01")]
+        read(frame(ds=times))
+    hours = pd.date_range("2024-01-01", periods=6, freq="h")
+    times = hours + pd.to_timedelta([0, 1, 5, 2, 7, 3], "s")
+    with pytest.raises(ValueError, match=r"uneven: their greatest common step is s, .* round"):
+        read(frame(ds=times))
+
+
+def test_single_wrong_time_is_named():
+    times = [*pd.date_range("2024-01-01", periods=5, freq="min"), pd.Timestamp("2024-01-03")]
+    with pytest.raises(
+        ValueError, match=r"2024-01-03 .* is 2,876 steps \(min\) after .* 1,000 steps"
+    ):
         read(frame(ds=times))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from eattn._checks import check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import SeriesEmbedding, in_patches, to_front
-from eattn.nn.block import TransformerConfig, configure
+from eattn.nn.block import TransformerConfig, TransformerOptions, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder
 from eattn.nn.padding import last_valid, mean_valid, zero_masked
@@ -67,7 +67,7 @@ class SequenceClassifier(nn.Module):
         calendar: Sequence[str] | None = None,
         positions: bool = True,
         patch: int = 1,
-        **changes: Any,
+        **changes: Unpack[TransformerOptions],
     ) -> None:
         super().__init__()
         self.config = c = configure(config, changes)

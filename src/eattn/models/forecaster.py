@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
 from eattn.models.series_embedding import SeriesEmbedding, from_front, to_front
-from eattn.nn.block import TransformerConfig, configure
+from eattn.nn.block import TransformerConfig, TransformerOptions, configure
 from eattn.nn.decoding_state import StateBase
 from eattn.nn.encoder import EncoderState, TransformerEncoder
 from eattn.nn.padding import last_valid
+from eattn.ops.checks import has_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Forecaster(nn.Module):
 
     Training runs in parallel over known values. Forecasting feeds each prediction back as the next
     value, with a decoding state whose size is that of the mixer's state (constant for ea-N, ea-qN,
-    la, taylor, gru and linear-rnn). A forecaster is always causal.
+    la, la+gate, taylor, deltanet, gru and linear-rnn). A forecaster is always causal.
 
     Masked values have no effect, and the forecast of a row follows its last valid value. The mixer
     aft cannot forecast rows of unequal length, as its positions are the same for all rows.
@@ -71,7 +72,7 @@ class Forecaster(nn.Module):
         positions: bool = False,
         residual: bool = False,
         differences: bool = False,
-        **changes: Any,
+        **changes: Unpack[TransformerOptions],
     ) -> None:
         super().__init__()
         if changes.get("causal", True) is not True:
@@ -153,12 +154,8 @@ class Forecaster(nn.Module):
             key_mask=key_mask,
             start=start,
         )
-        y = self.encoder(
-            tokens,
-            key_mask=key_mask,
-            state=None if state is None else state.encoder,
-            return_state=return_state,
-        )
+        options: Any = dict(key_mask=key_mask, return_state=return_state)
+        y = self.encoder(tokens, **options, state=None if state is None else state.encoder)
         if not return_state:
             return self._expect(x, y), None
         y, after = y
@@ -317,7 +314,7 @@ class Forecaster(nn.Module):
 
     def _check_start(self, state: ForecasterState, steps: int) -> None:
         """Check that every row has a value, and enough positions for all steps."""
-        if torch.compiler.is_compiling() or not state.seen.numel():
+        if not has_values(state.seen) or not state.seen.numel():
             return
         if not state.seen.all():
             row = int(state.seen.argmin())
@@ -332,7 +329,7 @@ class Forecaster(nn.Module):
 
     def _check_decodable(self, key_mask: Tensor) -> None:
         """Raise if rows differ in length and the mixer needs the same position in all rows."""
-        if self.config.mixer != "aft" or torch.compiler.is_compiling() or key_mask.all():
+        if self.config.mixer != "aft" or not has_values(key_mask) or key_mask.all():
             return
         raise ValueError(
             "key_mask must be all True to decode with mixer 'aft', whose positions are the same for"

@@ -12,6 +12,7 @@ from eattn.nn.block import TransformerConfig
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, TokenEmbedding
 from eattn.nn.padding import front_positions, zero_masked
 from eattn.ops.checks import check_mask
+from eattn.ops.traceable import exporting
 
 MAX_LEN = 512  # number of learned positions if the config has no max_len
 
@@ -145,10 +146,12 @@ def in_patches(
     """
     B, L, C = x.shape
     count = (L + patch - 1) // patch
-    tokens = F.pad(x, (0, 0, 0, count * patch - L)).reshape(B, count, patch * C)
-    first = slice(None, None, patch)
-    return (
-        tokens,
-        None if key_mask is None else key_mask[:, first],
-        None if calendar is None else calendar[:, first],
-    )
+    if exporting():  # torch.export cannot trace an axis that may have size 1
+        count = torch.sym_max(count, 2)
+    missing = count * patch - L
+
+    def first(column: Tensor | None, *after: int) -> Tensor | None:
+        return None if column is None else F.pad(column, (*after, 0, missing))[:, ::patch]
+
+    tokens = F.pad(x, (0, 0, 0, missing)).reshape(B, count, patch * C)
+    return tokens, first(key_mask), first(calendar, 0, 0)

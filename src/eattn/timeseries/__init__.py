@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eattn.timeseries.classifier import EAClassifier
     from eattn.timeseries.forecaster import EAForecaster
+    from eattn.timeseries.splitting import CutoffSplit
 
-__all__ = ["EAClassifier", "EAForecaster"]
+__all__ = ["CutoffSplit", "EAClassifier", "EAForecaster"]
 
-_MODULES = {"EAClassifier": "classifier", "EAForecaster": "forecaster"}
+_MODULES = {
+    "CutoffSplit": "splitting",
+    "EAClassifier": "classifier",
+    "EAForecaster": "forecaster",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import an estimator on first use (PEP 562), because importing aeon takes seconds."""
+    """Import a class on first use (PEP 562), because importing aeon takes seconds."""
     if name in _MODULES:
         value = getattr(import_module(f"eattn.timeseries.{_MODULES[name]}"), name)
         globals()[name] = value  # later accesses skip __getattr__

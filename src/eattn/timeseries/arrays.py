@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eattn._checks import need_pandas
 from eattn.timeseries.scaling import Scaler
 
 Sample = NDArray[Any]  # one series [channels, length]
@@ -65,6 +66,32 @@ def check_channels(X: Sequence[Sample]) -> None:
                 f"X must have the same number of channels in every sample, got {len(X[0])}"
                 f" in sample 0 and {len(sample)} in sample {number}"
             )
+
+
+def to_labels(y: Any) -> NDArray[Any]:
+    """Return labels as an array [samples]; raise if any is missing."""
+    pd = need_pandas()
+    if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+        y = y.iloc[:, 0]
+    labels: NDArray[Any] = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    missing = np.flatnonzero(pd.isna(labels))
+    if len(missing):
+        raise ValueError(f"y must not contain missing labels, got one in sample {missing[0]}")
+    return labels
+
+
+def is_fractional(labels: NDArray[Any]) -> bool:
+    """Return whether labels are floats of which some are not whole."""
+    return labels.dtype.kind == "f" and bool((labels != np.floor(labels)).any())
+
+
+def check_not_regression(y: NDArray[Any], classes: NDArray[Any]) -> None:
+    """Raise if fractional labels are almost all different, as the targets of a regression are."""
+    if is_fractional(classes) and 2 * len(classes) > len(y):
+        raise ValueError(
+            f"y must be class labels, got {len(classes)} different numbers in {len(y)} samples;"
+            " if they are labels, convert them to text with y.astype(str)"
+        )
 
 
 def pad(series: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

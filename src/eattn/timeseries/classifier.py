@@ -1,6 +1,8 @@
 """EAClassifier: time-series classification with the interface of scikit-learn and aeon."""
 
+import copy
 import os
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from eattn.train import History, TrainConfig
 try:
     from aeon.classification.base import BaseClassifier
     from aeon.utils.validation.collection import get_n_channels, get_type
+    from sklearn.utils.class_weight import compute_class_weight
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         'EAClassifier needs the package aeon: pip install "eattn[timeseries]"'
@@ -37,7 +40,8 @@ class EAClassifier(BaseClassifier):
     `fit`, `predict`, `predict_proba` and `score` are those of aeon's `BaseClassifier`. They accept
     X as an array [samples, channels, length], an array [samples, length] for one channel, or a
     list of arrays [channels, length]. NaN is a missing value, and NaN in all channels at either
-    end of a series is padding. Labels y may have any type.
+    end of a series is padding. Labels y may have any type, also float and `pd.Categorical`; they
+    are sorted, and categories that do not occur are ignored.
 
     Parameters
     ----------
@@ -82,6 +86,9 @@ class EAClassifier(BaseClassifier):
         the fraction has fewer than 10 samples, the model is trained on all samples.
     patience : int or None, default 20
         Stop after this many epochs without improvement on the validation samples.
+    class_weight : dict, "balanced" or None, default None
+        Weight of the loss of each class, as in scikit-learn: {label: weight}, where classes that
+        are not listed have weight 1, or "balanced" for n_samples / (n_classes * count).
     device : str, default "auto"
         Device to train on: "auto", "cpu" or "cuda".
     checkpoint : path, optional
@@ -146,6 +153,7 @@ class EAClassifier(BaseClassifier):
     clip: float | None = 1.0
     validation_fraction: float = 0.2
     patience: int | None = 20
+    class_weight: Mapping[Any, float] | str | None = None
     device: str = "auto"
     checkpoint: str | os.PathLike[str] | None = None
     verbose: bool = False
@@ -153,6 +161,41 @@ class EAClassifier(BaseClassifier):
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        metric: Any = "accuracy",
+        use_proba: bool = False,
+        metric_params: dict[str, Any] | None = None,
+    ) -> float:
+        """Return the accuracy, or another metric of scikit-learn.
+
+        Parameters
+        ----------
+        X : array or list
+            Series as for `fit`.
+        y : array, list or pd.Categorical
+            Labels.
+        metric : str or callable, default "accuracy"
+            Name of a scikit-learn scorer, or a function of y and the predictions.
+        use_proba : bool, default False
+            Call the metric with probabilities instead of labels.
+        metric_params : dict, optional
+            Further arguments of the metric.
+
+        Returns
+        -------
+        float
+        """
+        self._check_is_fitted()
+        other, y = self, arrays.to_labels(y)
+        if arrays.is_fractional(self.classes_):  # metrics would take them for regression targets
+            other = copy.copy(self)
+            y, other.classes_ = y.astype(self.classes_.dtype).astype(str), self.classes_.astype(str)
+        found: float = super(EAClassifier, other).score(X, y, metric, use_proba, metric_params)
+        return found
 
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Save the fitted model as JSON and safetensors.
@@ -199,6 +242,7 @@ class EAClassifier(BaseClassifier):
             self.design_,
             config,
             validation_fraction=params["validation_fraction"],
+            class_weight=self._class_weight(params["class_weight"], y),
             progress=bool(self.verbose),
         )
         return self
@@ -234,16 +278,31 @@ class EAClassifier(BaseClassifier):
             "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
 
+    def _class_weight(self, chosen: Any, y: NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return the weight of each class, or None if all are 1."""
+        if chosen is None:
+            return None
+        chosen = dict(chosen) if isinstance(chosen, Mapping) else chosen
+        weight: NDArray[np.float64] = compute_class_weight(chosen, classes=self.classes_, y=y)
+        if not (np.isfinite(weight).all() and (weight >= 0).all() and weight.any()):
+            raise ValueError(
+                f"class_weight must have finite weights >= 0, not all of them 0, got {chosen}"
+            )
+        return weight.astype(np.float64)
+
     def _check_params(self, samples: int) -> tuple[dict[str, Any], TrainConfig]:
         """Return the checked parameters and the training configuration."""
         params = store.plain_params(self)
         check_mixer(params["mixer"])
         check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
+        weight = params["class_weight"]
+        if not isinstance(weight, Mapping | None) and str(weight) != "balanced":
+            raise ValueError(f"class_weight must be a dict, 'balanced' or None, got {weight!r}")
         return params, training.classifier_config(params, samples)
 
     def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
-        if isinstance(X, list) and not X:
-            raise ValueError("X must contain at least one series, got an empty list")
+        if (isinstance(X, list) and not X) or getattr(X, "shape", ())[:1] == (0,):
+            raise ValueError(f"X must contain at least one series, got an empty {type(X).__name__}")
         X = super()._preprocess_collection(X, store_metadata)
         arrays.check_finite(X)
         return X
@@ -263,11 +322,17 @@ class EAClassifier(BaseClassifier):
     def _check_y(
         self, y: Any, n_cases: int, update_classes: bool = True, allow_single_class: bool = False
     ) -> Any:
-        """Also accept lists, and a single class outside of fit."""
-        y = np.asarray(y) if isinstance(y, list | tuple) else y
-        return super()._check_y(
-            y, n_cases, update_classes, allow_single_class or not update_classes
-        )
+        """Return labels of any type as an array; outside of fit, they may be of a single class."""
+        y = arrays.to_labels(y)
+        classes, codes = np.unique(y, return_inverse=True)
+        if update_classes:
+            arrays.check_not_regression(y, classes)
+        single = allow_single_class or not update_classes
+        super()._check_y(codes, n_cases, update_classes, single)
+        if update_classes:
+            self.classes_ = classes
+            self._class_dictionary = {label: i for i, label in enumerate(classes)}
+        return y
 
     @classmethod
     def _get_test_params(cls, parameter_set: str = "default") -> dict[str, Any]:

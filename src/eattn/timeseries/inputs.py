@@ -1,23 +1,37 @@
 """Input of the forecaster: data frames (unique_id, ds, y), pandas Series, arrays and lists.
 
-`read_series` parses and checks the input; `regularize` adds a row for every missing step.
+`read_series` parses and checks the input; `regularize` puts all series on one even frequency.
 """
 
 import difflib
-from collections import Counter
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eattn.timeseries.freq import Freq, Time, Times, check_freq, infer_freq, positions, times_after
+from eattn.data.freq import (
+    Freq,
+    Time,
+    Times,
+    check_freq,
+    infer_freq,
+    missing_share,
+    positions,
+    times_after,
+)
+from eattn.data.parse_times import parse_times
+from eattn.data.tables import id_column
 
 ID, TIME, VALUE = "unique_id", "ds", "y"
 DEFAULT_ID = "y"  # unique_id of a series without one
 MAX_VALUE = 1e100  # squares of larger values overflow
+MAX_GAP = 1000  # a longer gap, if also longer than the series, comes from a wrong time
+MIN_ROWS = 3  # fewer rows say too little about their frequency
+TWICE = 0.45  # share of missing steps, just below that of times with twice the step
 
 Values = NDArray[np.float64]
 
@@ -39,13 +53,28 @@ class TimeSeries:
         return len(self.y)
 
 
-def read_series(data: Any) -> list[TimeSeries]:
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a data frame that hold the series, the times and the values."""
+
+    id: str = ID
+    time: str = TIME
+    target: str = VALUE
+
+    def names(self) -> tuple[str, str, str]:
+        """Return the three names."""
+        return self.id, self.time, self.target
+
+
+def read_series(data: Any, columns: Columns | None = None) -> list[TimeSeries]:
     """Return the series in a data frame, pandas Series, array or list, in their order."""
     if isinstance(data, pd.DataFrame):
-        return _from_frame(data)
+        return _from_frame(data, columns or Columns())
     if isinstance(data, pd.Series):
         dated = isinstance(data.index, pd.DatetimeIndex | pd.PeriodIndex)
-        return [check_series(None, _times(data.index, DEFAULT_ID) if dated else None, data)]
+        times = read_times(data.index.to_series()) if dated else None
+        name = data.name if isinstance(data.name, str | int | None) else str(data.name)
+        return [check_series(name, times, data)]
     if not isinstance(data, list | tuple) and not hasattr(data, "__array__"):
         kind = type(data).__name__
         raise TypeError(
@@ -60,34 +89,48 @@ def read_series(data: Any) -> list[TimeSeries]:
     return [check_series(None, None, pd.Series(np.atleast_1d(values)))]
 
 
-def id_dtype(data: Any) -> Any:
+def id_dtype(data: Any, columns: Columns) -> Any:
     """Return the dtype of unique_id, which forecasts keep."""
-    frame = _with_id(data) if isinstance(data, pd.DataFrame) else {}
-    return frame[ID].dtype if ID in frame else np.dtype(object)
+    frame = _with_id(data, columns) if isinstance(data, pd.DataFrame) else {}
+    return frame[columns.id].dtype if columns.id in frame else np.dtype(object)
 
 
-def _from_frame(frame: pd.DataFrame) -> list[TimeSeries]:
-    frame = _with_id(frame)
+def _from_frame(frame: pd.DataFrame, columns: Columns) -> list[TimeSeries]:
+    frame = _with_id(frame, columns).reset_index(drop=True)
     names = [str(name) for name in frame.columns]
-    for wanted in (TIME, VALUE):
+    needed = [columns.time, columns.target, *([columns.id] if columns.id != ID else [])]
+    for option, wanted in zip(("time_col", "target_col", "id_col"), needed, strict=False):
         if wanted not in names:
             near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:12])}"
-            raise ValueError(f"df must have a column {wanted!r}: {hint}")
+            raise ValueError(f"df must have a column {wanted!r} ({option}): {hint}")
     if frame.empty:
         raise ValueError("df has no rows")
-    if ID not in names:
-        return [check_series(None, _times(frame[TIME], DEFAULT_ID), frame[VALUE])]
-    if frame[ID].isna().any():
-        row = frame.index[int(frame[ID].isna().to_numpy().argmax())]
-        raise ValueError(f"{ID} is missing in row {row}")
-    groups = frame.groupby(ID, sort=False, observed=True)
-    return [check_series(_plain_id(name), _times(g[TIME], name), g[VALUE]) for name, g in groups]
+    ids = frame[columns.id] if columns.id in names else None
+    if ids is not None and ids.isna().any():
+        raise ValueError(f"{columns.id} is missing in row {int(ids.isna().to_numpy().argmax())}")
+    if unused := [name for name in names if name not in (columns.id, *needed)]:
+        # stacklevel: the caller of fit, update or with_history
+        warnings.warn(f"columns of df that are not used: {', '.join(unused)}", stacklevel=4)
+    times = read_times(frame[columns.time], ids)
+    if ids is None:
+        if not times.is_unique and (name := id_column(frame.assign(ds=times), columns.names())):
+            raise ValueError(
+                f"{times[times.duplicated()][0]} occurs twice in {columns.time}; if column {name!r}"
+                f" identifies the series, set id_col={name!r}"
+            )
+        return [check_series(None, times, frame[columns.target])]
+    groups = frame.groupby(columns.id, sort=False, observed=True).indices
+    order = dict.fromkeys(ids)
+    return [
+        check_series(_plain_id(name), times[groups[name]], frame[columns.target].iloc[groups[name]])
+        for name in order
+    ]
 
 
-def _with_id(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_id(frame: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Return the frame with unique_id as a column; older Nixtla frames have it in the index."""
-    return frame.reset_index() if frame.index.name == ID else frame
+    return frame.reset_index() if frame.index.name == columns.id else frame
 
 
 def _plain_id(name: Any) -> Any:
@@ -97,43 +140,30 @@ def _plain_id(name: Any) -> Any:
     return name
 
 
-def _times(column: Any, name: Any) -> Times:
+def read_times(column: pd.Series, ids: pd.Series | None = None) -> Times:
     """Return times as timestamps in nanoseconds or as int64."""
-    index = pd.Index(column)
-    if isinstance(index, pd.PeriodIndex):
-        index = index.to_timestamp()
-    if index.isna().any():
-        raise ValueError(f"series {name!r}: {TIME} is missing in row {int(index.isna().argmax())}")
-    if pd.api.types.is_integer_dtype(index.dtype):
-        return index.astype(np.int64)
-    if not isinstance(index, pd.DatetimeIndex):
-        index = _parse_times(index, name)
-    if index.tz is not None:
-        raise ValueError(
-            f"series {name!r}: {TIME} must not have a time zone, got {index.tz}; remove it with"
-            f" df['{TIME}'].dt.tz_convert('UTC').dt.tz_localize(None)"
-        )
-    return pd.DatetimeIndex(index.as_unit("ns"), freq=None)
 
+    def fail(row: int, problem: str, hint: str = "") -> NoReturn:
+        at = f"series {DEFAULT_ID if ids is None else ids.iloc[row]!r}, row {row}"
+        got = str(column.iloc[row])
+        raise ValueError(f"{at}: {column.name or TIME} {problem}, got {got!r}{hint}")
 
-def _parse_times(index: Any, name: Any) -> Times:
-    """Parse ISO 8601 text or Python dates."""
-    if pd.api.types.is_numeric_dtype(index.dtype):
+    if column.isna().any():
+        fail(int(column.isna().to_numpy().argmax()), "must not be missing")
+    if pd.api.types.is_integer_dtype(column.dtype):
+        return pd.Index(column.astype(np.int64))
+    if pd.api.types.is_numeric_dtype(column.dtype):
         raise TypeError(
-            f"series {name!r}: {TIME} must be times or integers, got {index.dtype} {index[0]}"
+            f"{column.name or TIME} must be times or integers, got {column.dtype} {column.iloc[0]}"
         )
-    try:
-        return pd.to_datetime(index, format="ISO8601")
-    except (ValueError, TypeError):
-        good = pd.to_datetime(index.astype(str), format="ISO8601", errors="coerce", utc=True)
-        bad = index[int(good.isna().argmax())]
-        raise ValueError(
-            f"series {name!r}: {TIME} must be times such as 2024-01-31 12:00, got {str(bad)!r}"
-        ) from None
+    ask = f"use pd.to_datetime(df[{column.name!r}], format=...)"
+    times, _ = parse_times(column, fail, groups=ids, ask=ask)
+    index = pd.Index(times)
+    return pd.DatetimeIndex(index, freq=None) if times.dtype.kind == "M" else index
 
 
 def check_series(unique_id: Any, times: Times | None, column: pd.Series) -> TimeSeries:
-    """Return a TimeSeries; raise unless values are finite numbers and times increase."""
+    """Return a TimeSeries sorted by time; raise unless values are finite and times unique."""
     name = DEFAULT_ID if unique_id is None else unique_id
     if not len(column):
         raise ValueError(f"series {name!r} has no values")
@@ -145,94 +175,132 @@ def check_series(unique_id: Any, times: Times | None, column: pd.Series) -> Time
         raise ValueError(
             f"series {name!r}, {at}: {VALUE} must be a finite number, got {str(column.iloc[row])!r}"
         )
-    if times is not None:
-        _check_rising(name, times)
+    if times is None:
+        return TimeSeries(unique_id, None, values)
+    if not times.is_unique:
+        again = times[times.duplicated()].unique()
+        more = f" ({len(again)} times occur more than once)" if len(again) > 1 else ""
+        raise ValueError(f"series {name!r}: {again[0]} occurs twice{more}")
+    if not times.is_monotonic_increasing:
+        order = times.argsort()
+        times, values = times[order], values[order]
     return TimeSeries(unique_id, times, values)
 
 
-def _check_rising(name: Any, times: Times) -> None:
-    ticks = times.astype(np.int64).to_numpy()
-    wrong = np.diff(ticks) <= 0
-    if not wrong.any():
-        return
-    row = int(wrong.argmax()) + 1
-    if ticks[row] in ticks[:row]:
-        raise ValueError(f"series {name!r}: {times[row]} occurs twice")
-    raise ValueError(
-        f"series {name!r}: {times[row]} comes after {times[row - 1]}; sort the rows by time"
-    )
+def regularize(series: Sequence[TimeSeries], freq: Freq | None = None) -> list[TimeSeries]:
+    """Put all series on one even frequency, with NaN for every missing step.
 
-
-def regularize(
-    series: Sequence[TimeSeries], freq: Freq | None = None, *, default: Freq | None = None
-) -> list[TimeSeries]:
-    """Add a row with NaN for every missing step of each series.
-
-    The frequency of each series is `freq`, or else inferred from its times. A series that is too
-    short gets the most common frequency of the others, or else `default`.
+    The frequency is `freq`, or else inferred from the greatest common step of all series. Series
+    without values are left out with a warning.
     """
-    named = [
-        TimeSeries(
-            DEFAULT_ID if s.unique_id is None else s.unique_id,
-            pd.Index(np.arange(len(s))) if s.ds is None else s.ds,
-            s.y,
+    known = [_named(s) for s in series if not np.isnan(s.y).all()]
+    if empty := [_named(s).unique_id for s in series if np.isnan(s.y).all()]:
+        if not known:
+            raise ValueError(f"series {empty[0]!r}: every value is missing")
+        names = ", ".join(map(repr, empty[:5])) + (", …" if len(empty) > 5 else "")
+        # stacklevel: the caller of fit or with_history
+        warnings.warn(f"series without values are skipped: {names}", stacklevel=3)
+    used = check_freq(freq) if freq is not None else _common_freq(known)
+    filled = [_on_grid(s, used, given=freq is not None) for s in known]
+    if freq is not None:
+        for s in known:
+            check_step(s.unique_id, s.ds, used)
+    pairs = zip(known, filled, strict=True)
+    sparse = [s for s, full in pairs if len(s) >= MIN_ROWS and len(full) > 2 * len(s)]
+    if sparse:
+        name, share = sparse[0].unique_id, missing_share(used, [sparse[0].ds])
+        others = f" (and {len(sparse) - 1} more)" if len(sparse) > 1 else ""
+        warnings.warn(
+            f"series {name!r}{others}: {share:.0%} of the steps are missing at"
+            f" {'the frequency' if freq is not None else 'the inferred frequency'} {used!r}; check"
+            " the format of the dates, or round the times to an even frequency",
+            stacklevel=3,
         )
-        for s in series
-    ]
-    freqs = [check_freq(freq)] * len(named) if freq is not None else _infer_freqs(named, default)
-    return [_on_grid(s, own) for s, own in zip(named, freqs, strict=True)]
+    return filled
 
 
-def _infer_freqs(series: Sequence[TimeSeries], default: Freq | None) -> list[Freq]:
-    own = [_own_freq(s) if len(s) > 2 else None for s in series]
-    known = Counter(freq for freq in own if freq is not None)
-    common = known.most_common(1)[0][0] if known else default
-    return [freq or _short_freq(s, common) for s, freq in zip(series, own, strict=True)]
+def check_step(name: Any, times: Times, freq: Freq) -> None:
+    """Raise if most steps at `freq` are missing because the times have a longer step."""
+    sparse = len(times) >= MIN_ROWS and missing_share(freq, [times]) > TWICE
+    own = infer_own_freq(times) if sparse else None
+    if own is not None and own != freq:
+        raise ValueError(f"series {name!r}: the times have the frequency {own!r}, not {freq!r}")
 
 
-def _own_freq(series: TimeSeries) -> Freq:
-    try:
-        return infer_freq(series.ds)
-    except ValueError as error:
-        raise ValueError(f"series {series.unique_id!r}: {error}") from None
+def _named(series: TimeSeries) -> TimeSeries:
+    """Return the series with an id, with times, and from its first known value."""
+    known = ~np.isnan(series.y)
+    first = int(known.argmax())
+    times = pd.Index(np.arange(len(series))) if series.ds is None else series.ds
+    name = DEFAULT_ID if series.unique_id is None else series.unique_id
+    return TimeSeries(name, times[first:], series.y[first:])
 
 
-def _short_freq(series: TimeSeries, common: Freq | None) -> Freq:
-    if common is not None and (positions(common, series.ds) >= 0).all():
-        return common
-    if len(series) == 1:
+def _common_freq(series: Sequence[TimeSeries]) -> Freq:
+    if all(len(s) == 1 for s in series):
         raise ValueError(
-            f"series {series.unique_id!r} has only one row, so its frequency cannot be inferred;"
+            f"series {series[0].unique_id!r} has only one row, so its frequency cannot be inferred;"
             " add rows or set freq"
         )
-    return _own_freq(series)
+    try:
+        return infer_freq([s.ds for s in series])
+    except ValueError:
+        for s in series:  # name the series that has no frequency
+            try:
+                _ = len(s) == 1 or infer_freq([s.ds])
+            except ValueError as error:
+                raise ValueError(f"series {s.unique_id!r}: {error}") from None
+        raise
 
 
-def _on_grid(series: TimeSeries, freq: Freq) -> TimeSeries:
+def _on_grid(series: TimeSeries, freq: Freq, *, given: bool) -> TimeSeries:
     name, times = series.unique_id, series.ds
     assert times is not None
     if isinstance(freq, int) != (times.dtype.kind == "i"):
         kind = "times" if isinstance(freq, int) else "integers"
         raise ValueError(f"freq={freq!r} cannot be used: {TIME} contains {kind}")
-    known = ~np.isnan(series.y)
-    if not known.any():
-        raise ValueError(f"series {name!r}: every value is missing")
-    first = int(known.argmax())
     try:
-        return TimeSeries(name, *fill_gaps(freq, times[first:], series.y[first:]), freq)
+        ds, y = fill_gaps(freq, times, series.y)
     except ValueError as error:
-        raise ValueError(f"series {name!r}: {error}") from None
+        own = infer_own_freq(times) if given else None
+        reason = f"the times have the frequency {own!r}, not {freq!r}: " if own else ""
+        raise ValueError(f"series {name!r}: {reason}{error}") from None
+    return TimeSeries(name, ds, y, freq)
+
+
+def infer_own_freq(times: Times) -> Freq | None:
+    """Return the frequency of times if it explains most of them, or else None."""
+    try:
+        own = infer_freq([times]) if len(times) >= MIN_ROWS else None
+        return own if own and missing_share(own, [times]) <= 0.5 else None
+    except ValueError:
+        return None
 
 
 def fill_gaps(
-    freq: Freq, times: Times, values: Values, *, after: Time | None = None
+    freq: Freq, times: Times, values: Values, *, after: Time | None = None, count: int = 0
 ) -> tuple[Times, Values]:
-    """Return a row for every step from the first time, or the one after `after`; NaN in gaps."""
+    """Return a row for every step from the first time, or the one after `after`; NaN in gaps.
+
+    `count` is the number of values up to `after`.
+    """
     anchored = times if after is None else times.insert(0, after)
     rows = positions(freq, anchored)
     if (rows < 0).any():
         wrong = anchored[int((rows < 0).argmax())]
         raise ValueError(f"{wrong} is not a whole number of steps ({freq}) after {anchored[0]}")
+    gaps, limit = np.diff(rows), max(MAX_GAP, count + len(times))
+    if after is None and len(gaps) and np.median(gaps) > limit:
+        raise ValueError(
+            f"the times are uneven: their greatest common step is {freq}, but most steps are more"
+            f" than {limit:,} times as long; round the times, as by df[{TIME!r}].dt.round('h')"
+        )
+    if (gaps > limit).any():
+        row = int((gaps > limit).argmax())
+        raise ValueError(
+            f"{anchored[row + 1]} is {gaps[row]:,} steps ({freq}) after {anchored[row]}; a gap of"
+            f" more than {limit:,} steps is taken for a wrong time"
+        )
     full = np.full(int(rows[-1]) + 1, np.nan)
     full[rows[len(anchored) - len(times) :]] = values
     following = times_after(freq, anchored[0], len(full) - 1)

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eattn.data.freq import Freq, Time, Times, times_after, times_until, wall
 from eattn.models import Forecaster, ForecasterState
 from eattn.nn import EncoderState, calendar_fields
 from eattn.nn.decoding_state import parts, rebuilt
-from eattn.timeseries.freq import Freq, Time, Times, times_after, times_until
-from eattn.timeseries.inputs import TimeSeries, Values, fill_gaps
+from eattn.timeseries.inputs import TimeSeries, Values, check_step, fill_gaps
 from eattn.timeseries.scaling import Scaler, forward_fill
 
 CHUNK = 4096  # values read at once, which bounds memory for long histories
@@ -104,14 +104,20 @@ class SeriesState:
         values = self.scaler.inverse_transform(x.double().cpu().numpy())
         return times_until(self.freq, self.ds, len(values)), values
 
+    def following(self, series: TimeSeries) -> TimeSeries:
+        """Return the rows of a series after the last row."""
+        if series.ds is None:
+            return series
+        times = self._in_zone(series.ds)
+        new = times > self.ds
+        return replace(series, ds=times[new], y=series.y[new])
+
     def new_rows(self, series: TimeSeries) -> tuple[Times, Values]:
         """Return new rows with gaps filled; raise unless they follow the last row."""
         times, name = series.ds, self.unique_id
         if times is None:
             return self.next_times(len(series)), series.y
-        if isinstance(self.freq, int) != (times.dtype.kind == "i"):
-            kind = "an integer" if isinstance(self.freq, int) else "a time"
-            raise ValueError(f"series {name!r}: ds must be {kind}, got {times[0]}")
+        times = self._in_zone(times)
         if times[0] == self.ds:
             raise ValueError(f"series {name!r}: {times[0]} is already known")
         if times[0] < self.ds:
@@ -119,9 +125,27 @@ class SeriesState:
                 f"series {name!r}: {times[0]} is before {self.ds}, the last known time"
             )
         try:
-            return fill_gaps(self.freq, times, series.y, after=self.ds)
+            filled = fill_gaps(self.freq, times, series.y, after=self.ds, count=self.count)
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
+        check_step(name, times, self.freq)
+        return filled
+
+    def _in_zone(self, times: Times) -> Times:
+        """Return times in the zone of the series; raise if they cannot be compared with it."""
+        if isinstance(self.freq, int) != (times.dtype.kind == "i"):
+            kind = "an integer" if isinstance(self.freq, int) else "a time"
+            raise ValueError(f"series {self.unique_id!r}: ds must be {kind}, got {times[0]}")
+        if isinstance(self.freq, int) or (times.tz is None and self.ds.tz is None):
+            return times
+        if times.tz is None or self.ds.tz is None:
+            zones = (self.ds.tz, times.tz)
+            have, new = (f"the time zone {tz}" if tz else "no time zone" for tz in zones)
+            raise ValueError(
+                f"series {self.unique_id!r}: the history has {have}, but {times[0]} has {new};"
+                " use a zone for both or for neither"
+            )
+        return times.tz_convert(self.ds.tz)
 
     def tensors(self) -> list[Named]:
         """Return the tensors of every state, or of the window, by name."""
@@ -237,7 +261,8 @@ class Predictor:
         if not self.fields:
             return None
         device = next(self.model.parameters()).device
-        return torch.stack([calendar_fields(t.to_numpy(), self.fields) for t in times]).to(device)
+        read = [calendar_fields(wall(each).to_numpy(), self.fields) for each in times]
+        return torch.stack(read).to(device)
 
 
 def to_named(state: ForecasterState) -> Named:

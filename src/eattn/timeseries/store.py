@@ -12,9 +12,10 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from eattn._io import replace_directory
+from eattn._io import replace_directory, replace_file
 from eattn.models import Forecaster, SequenceClassifier
 from eattn.timeseries.arrays import LIMIT
 from eattn.timeseries.scaling import Scaler
@@ -23,8 +24,10 @@ from eattn.train import isolated
 FORMAT = 2  # format 1 also stored the last values of each series, which its state holds already
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
+STATES = "eattn_states"  # metadata of a file of states
 Folder = str | os.PathLike[str]
-FITTED = ("design_", "seed_", "levels_", "columns_")  # attributes of a forecaster, as JSON
+# Attributes of a forecaster that are saved as JSON.
+FITTED = ("design_", "seed_", "levels_", "columns_", "names_")
 
 
 class ModelError(ValueError):
@@ -165,14 +168,21 @@ def _checksum(content: Any) -> str:
 # ---- estimators ----
 
 
+def label_names(labels: NDArray[Any]) -> list[Any]:
+    """Return labels as JSON can hold them: dates as text."""
+    names: list[Any] = (labels.astype(str) if labels.dtype.kind == "M" else labels).tolist()
+    return names
+
+
 def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
     """Save the weights, the labels and the scaler."""
-    labels = fitted.classes_
-    values = labels.astype(str) if labels.dtype.kind == "M" else labels  # dates
+    params, labels = _saved_params(fitted), fitted.classes_
+    if isinstance(params["class_weight"], Mapping):  # JSON keys are text, but labels may not be
+        params["class_weight"] = [float(params["class_weight"].get(c, 1)) for c in labels]
     config = {
-        "params": _saved_params(fitted),
+        "params": params,
         "design": fitted.design_,
-        "classes": {"dtype": labels.dtype.str, "values": values.tolist()},
+        "classes": {"dtype": labels.dtype.str, "values": label_names(labels)},
         "metadata": {name: plain(value) for name, value in fitted.metadata_.items()},
         "flags": fitted.flag_missing_,
         "max_len": fitted.max_len_,
@@ -191,6 +201,8 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
         fitted = cls(**config["params"])
         labels = config["classes"]
         fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
+        if isinstance(fitted.class_weight, list):
+            fitted.class_weight = dict(zip(fitted.classes_, fitted.class_weight, strict=True))
         fitted.n_classes_ = len(fitted.classes_)
         fitted._class_dictionary = {label: i for i, label in enumerate(fitted.classes_)}
         fitted.metadata_ = config["metadata"]
@@ -206,46 +218,27 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
 
 def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
     """Save the weights and the state of each series, without the history."""
-    from eattn.timeseries.predictor import stack_alike
-
     params = _saved_params(fitted)
     if params["quantiles"] is not None:
         params["quantiles"] = [float(q) for q in params["quantiles"]]
-    predictor, states = fitted.predictor_, list(fitted.states_.values())
+    predictor = fitted.predictor_
+    saved, tensors = _pack_states(list(fitted.states_.values()))
     config = {
         "params": params,
         "fitted": {name: getattr(fitted, name, None) for name in FITTED},
         "reader": {name: getattr(predictor, name) for name in ("fields", "window", "context")},
         "id_dtype": str(fitted.id_dtype_),
         "offsets": fitted.offsets_.tolist(),
-        "tracks": [
-            {
-                "name": state.unique_id,
-                "freq": state.freq,
-                "mean": float(state.scaler.mean),
-                "std": float(state.scaler.std),
-                "time": int(state.ds) if isinstance(state.freq, int) else state.ds.isoformat(),
-                "value": state.y,
-                "count": state.count,
-            }
-            for state in states
-        ],
+        "tracks": saved,
     }
-    tensors = {f"model.{name}": x.float() for name, x in fitted.model_.state_dict().items()}
-    kept = [state.tensors() for state in states]
-    slots = [(number, slot) for number, named in enumerate(kept) for slot in range(len(named))]
-    for group, (rows, batch) in enumerate(stack_alike([x for named in kept for x in named])):
-        tensors[f"memory.{group}.places"] = torch.tensor([slots[row] for row in rows])
-        tensors |= {f"memory.{group}.{name}": x for name, x in batch.items()}
-    save(folder, FORECASTER, config, tensors, force=force)
+    save(folder, FORECASTER, config, _model_tensors(fitted) | tensors, force=force)
 
 
 def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> Any:
     """Load a forecaster to its device, or to the CPU if that is not available."""
     import pandas as pd
 
-    from eattn.timeseries.predictor import Predictor, SeriesState
-    from eattn.timeseries.windows import LIMIT
+    from eattn.timeseries.predictor import Predictor
 
     config, tensors = load(folder, FORECASTER)
     with _model_errors(folder, FORECASTER):
@@ -262,21 +255,91 @@ def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> An
         fitted.model_ = model.to(_usable_device(fitted.device), getattr(torch, fitted.dtype))
         saved = config["reader"]
         predictor = Predictor(model, tuple(saved["fields"]), saved["window"], saved["context"])
-        fitted.predictor_, fitted.states_ = predictor, {}
-        kept = _split_slots(tensors, like=next(model.parameters()))
-        for number, saved_state in enumerate(config["tracks"]):
-            state = SeriesState(
-                saved_state["name"],
-                saved_state["freq"],
-                Scaler(saved_state["mean"], saved_state["std"], LIMIT),
-                saved_state["time"]
-                if isinstance(saved_state["freq"], int)
-                else pd.Timestamp(saved_state["time"]),
-                saved_state["value"],
-                saved_state["count"],
-            )
-            fitted.states_[state.unique_id] = predictor.restore(state, kept[number])
+        fitted.predictor_ = predictor
+        fitted.states_ = _unpack_states(predictor, config["tracks"], tensors)
         return fitted
+
+
+def save_states(fitted: Any, file: Folder) -> None:
+    """Write the state of each series to one file, atomically."""
+    saved, tensors = _pack_states(list(fitted.states_.values()))
+    content = {"model": _checksum_of(fitted), "tracks": saved}
+    tensors = {name: _own_memory(x) for name, x in tensors.items()}
+    with replace_file(file) as partial:
+        safetensors.torch.save_file(tensors, partial, metadata={STATES: json.dumps(content)})
+
+
+def load_states(fitted: Any, file: Folder) -> None:
+    """Continue from the states in a file; raise unless they belong to this model."""
+    try:
+        with safetensors.safe_open(file, framework="pt") as opened:
+            content = json.loads((opened.metadata() or {})[STATES])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"{file} does not hold the states of series: {reason}") from error
+    if content["model"] != _checksum_of(fitted):
+        raise ModelError(f"{file} holds states of another model; choose another file")
+    fitted.states_ = _unpack_states(fitted.predictor_, content["tracks"], tensors)
+
+
+def _checksum_of(fitted: Any) -> str:
+    return _checksum(safetensors.torch.save(_model_tensors(fitted)))
+
+
+def _model_tensors(fitted: Any) -> dict[str, Tensor]:
+    weights = fitted.model_.state_dict()
+    return {f"model.{name}": _own_memory(x.float()) for name, x in weights.items()}
+
+
+def _pack_states(states: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Return the states of series as JSON and tensors."""
+    from eattn.timeseries.predictor import stack_alike
+
+    saved = []
+    for state in states:
+        dated = not isinstance(state.freq, int)
+        saved.append(
+            {
+                "name": state.unique_id,
+                "freq": state.freq,
+                "mean": float(state.scaler.mean),
+                "std": float(state.scaler.std),
+                "time": state.ds.isoformat() if dated else int(state.ds),
+                "zone": str(state.ds.tz) if dated and state.ds.tz else None,
+                "value": state.y,
+                "count": state.count,
+            }
+        )
+    kept = [state.tensors() for state in states]
+    slots = [(number, slot) for number, named in enumerate(kept) for slot in range(len(named))]
+    tensors = {}
+    for group, (rows, batch) in enumerate(stack_alike([x for named in kept for x in named])):
+        tensors[f"memory.{group}.places"] = torch.tensor([slots[row] for row in rows])
+        tensors |= {f"memory.{group}.{name}": x for name, x in batch.items()}
+    return saved, tensors
+
+
+def _unpack_states(
+    predictor: Any, saved: Sequence[dict[str, Any]], tensors: dict[str, Tensor]
+) -> dict[Any, Any]:
+    """Return the states of series by unique_id: the inverse of `_pack_states`."""
+    import pandas as pd
+
+    from eattn.timeseries.predictor import SeriesState
+    from eattn.timeseries.windows import LIMIT
+
+    kept = _split_slots(tensors, like=next(predictor.model.parameters()))
+    states = {}
+    for number, each in enumerate(saved):
+        time = each["time"]
+        if not isinstance(each["freq"], int):
+            time = pd.Timestamp(time)
+            time = time.tz_convert(each["zone"]) if each.get("zone") else time
+        scaler = Scaler(each["mean"], each["std"], LIMIT)
+        state = SeriesState(each["name"], each["freq"], scaler, time, each["value"], each["count"])
+        states[state.unique_id] = predictor.restore(state, kept[number])
+    return states
 
 
 def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:

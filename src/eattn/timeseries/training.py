@@ -74,24 +74,40 @@ def train_classifier(
     config: TrainConfig,
     *,
     validation_fraction: float,
+    class_weight: NDArray[np.float64] | None,
     progress: bool,
 ) -> tuple[SequenceClassifier, History]:
-    """Train a `SequenceClassifier(**design)` and keep its best weights on validation samples."""
+    """Train a `SequenceClassifier(**design)` and keep its best weights on validation samples.
+
+    The loss of each sample, in both parts, is multiplied by the `class_weight` of its class.
+    """
     samples = list(zip(series, y.tolist(), strict=True))
     chosen = set(validation_samples(y, validation_fraction, seed=config.seed).tolist())
     validation = [samples[i] for i in sorted(chosen)]
     training = [sample for i, sample in enumerate(samples) if i not in chosen]
     with isolated(config.seed):
         model = SequenceClassifier(**design)
+    weight = None if class_weight is None else torch.from_numpy(class_weight).float()
+
+    def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+        if weight is None:
+            return F.cross_entropy(logits, label)
+        # The weighted mean of F.cross_entropy would ignore the weights in a batch of one class.
+        return (F.cross_entropy(logits, label, reduction="none") * weight.to(logits)[label]).mean()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
+        x, key_mask, label = batch
+        return cross_entropy(model(x, key_mask=key_mask), label)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         logits = torch.cat([x.float().cpu() for x in logits_of(model, [x for x, _ in validation])])
         label = torch.tensor([label for _, label in validation])
-        loss, right = F.cross_entropy(logits, label), logits.argmax(-1) == label
-        return {"val_loss": loss.item(), "val_accuracy": right.double().mean().item()}
+        right = logits.argmax(-1) == label
+        val_loss = cross_entropy(logits, label).item()
+        return {"val_loss": val_loss, "val_accuracy": right.double().mean().item()}
 
-    data = _digest([*series, torch.from_numpy(y)])
-    task = Task(ListDataset(training, _collate), _classification_loss, data=data)
+    data = _digest([*series, torch.from_numpy(y), *([] if weight is None else [weight])])
+    task = Task(ListDataset(training, _collate), loss, data=data)
     if validation:
         task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
     else:
@@ -110,11 +126,6 @@ def logits_of(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
 def _collate(samples: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
     x, key_mask = pad([x for x, _ in samples])
     return x, key_mask, torch.tensor([label for _, label in samples])
-
-
-def _classification_loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
-    x, key_mask, label = batch
-    return F.cross_entropy(model(x, key_mask=key_mask), label)
 
 
 # ---- forecaster ----

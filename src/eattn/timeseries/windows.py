@@ -1,20 +1,23 @@
 """Windows of scaled series, split into training and validation parts."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
+from eattn.data.freq import Times, wall
 from eattn.nn import calendar_fields
-from eattn.timeseries.freq import varying_fields
 from eattn.timeseries.inputs import TimeSeries
 from eattn.timeseries.scaling import Scaler, forward_fill
 
 LIMIT = 1e9  # scaled values are clipped to this many standard deviations
 CONTEXT = 512  # longest past if neither `window` nor `context` is set
+HOUR, DAY = 3600.0, 86400.0  # seconds
+CYCLES = {"minute": HOUR, "hour": DAY, "weekday": 7 * DAY, "day": 30.5 * DAY, "month": 365 * DAY}
 MAX_HORIZONS = 50  # validate on at most this many horizons; recent values matter for training
 
 WindowBatch = dict[str, Tensor]
@@ -115,7 +118,7 @@ class WindowDataset:
             columns["valid"] = self._padded(torch.ones_like(known), False)
         if self.fields:
             assert series.ds is not None
-            times = calendar_fields(series.ds.to_numpy(), self.fields)
+            times = calendar_fields(wall(series.ds).to_numpy(), self.fields)
             columns["calendar"] = self._padded(times)
         return columns
 
@@ -163,3 +166,23 @@ def check_varies(series: Sequence[TimeSeries]) -> None:
     also = "" if len(series) == 1 else ", and so are all others"
     name, value = series[0].unique_id, series[0].y[0]
     raise ValueError(f"series {name!r} is constant ({value:g}){also}; there is nothing to learn")
+
+
+def varying_fields(times: Iterable[Times]) -> tuple[str, ...]:
+    """Return the calendar fields that vary and complete two cycles in some series.
+
+    A cycle that occurs once cannot be distinguished from chance: a year of hourly values does not
+    show the effect of the month.
+    """
+    found = set()
+    for index in times:
+        if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
+            continue
+        seconds = np.diff(wall(index).to_numpy()) / np.timedelta64(1, "s")
+        step, span = float(np.median(seconds)), float(seconds.sum())
+        monthly = step >= 28 * DAY  # day and weekday then vary with the calendar, not with the data
+        for name, cycle in CYCLES.items():
+            varies = step % cycle and (name == "month" or not monthly)
+            if varies and span >= 2 * cycle - step:
+                found.add(name)
+    return tuple(name for name in reversed(CYCLES) if name in found)
