@@ -52,7 +52,10 @@ def test_example_without_a_step_rereads_the_sequence(tmp_path):
     model = make(mixer="sa", num_hidden_layers=1, max_position_embeddings=12).float()
     about = export.save(model, tmp_path / "out", format="torch")
     assert list(about["graphs"]) == ["sequence"]
-    assert "use ea-N, ea-qN, la, taylor, gru or linear-rnn" in about["without"]["step"]
+    assert (
+        "use ea-N, ea-qN, la, la+gate, taylor, deltanet, gru or linear-rnn"
+        in about["without"]["step"]
+    )
     prompt, count = torch.tensor([about["example"]["input_ids"]]), about["example"]["tokens"]
     mask = torch.ones_like(prompt)
     tokens = model.generate(
@@ -65,9 +68,9 @@ def test_export_json_describes_inputs_and_outputs(language):
     _, out, about = language
     step = about["graphs"]["step"]
     inputs = {port["name"]: port for port in step["inputs"]}
-    shift = dict(name="layer0.shift", dtype="float32", shape=["B", 12], start="inf", state=True)
+    shift = dict(name="layer0.shift", dtype="float32", shape=["batch", 12], start="inf", state=True)
     assert inputs["layer0.shift"] == shift
-    assert inputs["layer0.conv"]["shape"] == ["B", 3, 12]
+    assert inputs["layer0.conv"]["shape"] == ["batch", 3, 12]
     assert [port["name"] for port in step["outputs"]][1:] == [f"next.{n}" for n in inputs][1:]
     assert all(graph["difference"] <= 1e-4 for graph in about["graphs"].values())
     assert about["graphs"]["sequence"]["longest"] == about["longest"] == 24

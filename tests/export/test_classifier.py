@@ -17,6 +17,9 @@ C, LONGEST = 3, 40
 MODELS = {
     "flatten": dict(mixer="ea-2", pooling="flatten", embed="conv", max_len=LONGEST),
     "patches": dict(mixer="ea-q7+center", patch=4, max_len=LONGEST),
+    "patches of a convolution": dict(mixer="ea-2", patch=4, embed="conv", max_len=LONGEST),
+    "one patch": dict(mixer="ea-2", patch=LONGEST, pooling="flatten", max_len=LONGEST),
+    "softmax of patches": dict(mixer="sa", patch=3, heads=2, max_len=LONGEST),
     "free": dict(mixer="ea", pooling="max", positions=False),
     "softmax": dict(mixer="sa", pooling="last", heads=2, max_len=LONGEST),
 }
@@ -31,12 +34,21 @@ def made(**options):
 def test_sequence_matches_the_model_for_any_length(name, tmp_path):
     model = made(**MODELS[name])
     exported = Exported(export.sequence(model), tmp_path, onnx=name == "flatten")
-    for B, L in ((1, exported.graph.shortest), (2, 7), (5, LONGEST)):
+    for B, L in ((1, 1), (2, 3), (2, 7), (5, LONGEST)):
         x, mask = draw(B, L, C, seed=L).float(), draw(B, L, seed=B) > -0.5
         with torch.no_grad():
             want = model(x, mask)
         for got in exported.every(x, mask):
             assert_close(got["logits"], want, **CLOSE)
+
+
+@pytest.mark.parametrize(("causal", "graph"), [(False, export.sequence), (True, export.step)])
+def test_onnx_axes_have_names(causal, graph):
+    found = graph(made(mixer="ea-2", causal=causal)).onnx().model.graph
+    both = [*found.inputs, *found.outputs]
+    shapes = {value.name: [str(n) for n in value.shape] for value in both}
+    assert shapes["x"] == (["batch", "3"] if causal else ["batch", "length", "3"])
+    assert {shape[0] for shape in shapes.values()} == {"batch"}
 
 
 def test_set_expansion_makes_an_exact_model_linear():

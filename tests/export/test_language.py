@@ -1,5 +1,7 @@
 """Graphs of language models: whole texts and single tokens; test_bundle.py tests ONNX."""
 
+import re
+
 import pytest
 import torch
 
@@ -83,18 +85,21 @@ def test_many_steps_match_the_model(model, step):
 
 
 @pytest.mark.parametrize(
-    ("mixer", "longest"), [("sa", None), ("sa", 30), ("aft", 30), ("ea", None)]
+    ("mixer", "longest"), [("sa", None), ("sa+rope", 30), ("aft", 30), ("ea", None)]
 )
 def test_mixers_with_growing_state_have_no_step(mixer, longest):
     model = make(mixer=mixer, num_hidden_layers=1, max_position_embeddings=longest).float()
     assert export.sequence(model).output_names == ["logits"]
-    with pytest.raises(ValueError, match=f"{mixer!r} cannot be exported.* use ea-N, ea-qN, la"):
+    with pytest.raises(
+        ValueError, match=f"'{re.escape(mixer)}' cannot be exported.* use ea-N, ea-qN, la"
+    ):
         export.step(model)
 
 
-def test_mixer_that_loops_over_tokens_has_no_sequence():
-    model = make(mixer="la", num_hidden_layers=1).float()
-    with pytest.raises(ValueError, match="cannot be exported with mixer 'la'"):
+@pytest.mark.parametrize("mixer", ["la", "la+gate", "deltanet"])
+def test_mixer_that_loops_over_tokens_has_no_sequence(mixer):
+    model = make(mixer=mixer, num_hidden_layers=1).float()
+    with pytest.raises(ValueError, match=f"cannot be exported with mixer '{re.escape(mixer)}'"):
         export.sequence(model)
     graph, tokens, cache = export.step(model), ids(3, 4), EACache(1)
     program, state = graph.torch().module(), graph.empty(3)

@@ -125,7 +125,6 @@ def _describe(graph: Graph) -> dict[str, Any]:
     state = {port.name for port in graph.state}
     inputs = {port.name: port for port in (*graph.inputs, *graph.state)}
     return {
-        "shortest": graph.shortest,
         "longest": graph.longest if graph.continues else graph.reach,
         "inputs": [_described(inputs[n]) | {"state": n in state} for n in graph.input_names],
         "outputs": [

@@ -19,8 +19,6 @@ def sequence(model: SequenceClassifier) -> Graph:
         model,
         series_inputs(model, model.channels, BATCH, LENGTH),
         Port("logits", torch.float32, (BATCH, model.classes)),
-        # Tracing needs more than one token.
-        shortest=model.patch + 1 if model.patch > 1 else 1,
         longest=model.config.max_len if flat else longest(model, model.patch),
     )
 

@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from eattn._checks import need
 
-BATCH, LENGTH = "B", "L"  # axes of variable size
+BATCH, LENGTH = "batch", "length"  # axes of variable size
 NEXT = "next."
 LONGEST = 2**20  # tokens; tracing needs an upper bound of the length
 EXAMPLE = {BATCH: 3, LENGTH: 11}  # traced sizes; torch.export treats 0 and 1 as constants
@@ -35,7 +35,7 @@ class Port:
     dtype : torch.dtype
         Type of the elements.
     shape : tuple of int and str
-        Sizes; "B" and "L" are variable.
+        Sizes; "batch" and "length" are variable.
     start : float, optional
         Initial value of all elements of a state.
     between : tuple of int
@@ -80,8 +80,6 @@ class Graph:
         Tensors of the state; empty if the model has none of fixed size.
     continues : bool
         Whether the state is also an input.
-    shortest : int
-        Smallest length of a sequence; shorter ones must be padded.
     longest : int, optional
         Largest number of tokens of a sequence, or of all steps together.
     """
@@ -92,7 +90,6 @@ class Graph:
     output: Port
     state: tuple[Port, ...] = ()
     continues: bool = False
-    shortest: int = 1
     longest: int | None = None
 
     @property
@@ -119,7 +116,7 @@ class Graph:
 
     def example(self, batch: int | None = None, length: int | None = None) -> Arguments:
         """Return deterministic arguments of these sizes, by default the traced sizes."""
-        length = min(max(length or EXAMPLE[LENGTH], self.shortest), self.reach)
+        length = min(length or EXAMPLE[LENGTH], self.reach)
         sizes = {BATCH: batch or EXAMPLE[BATCH], LENGTH: length}
         rng = torch.Generator().manual_seed(0)
         given = [port.example(sizes, rng) for port in self.inputs]
@@ -128,27 +125,27 @@ class Graph:
     def _placed(self, given: Arguments, state: dict[str, Any]) -> Arguments:
         return [given[0], state, *given[1:]] if self.continues else given
 
+    def _axes(self, names: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the variable axes of each argument, in the form that the exporters expect."""
+
+        def free(port: Port) -> dict[int, Any]:
+            return {axis: names[n] for axis, n in enumerate(port.shape) if isinstance(n, str)}
+
+        state = {port.name: free(port) for port in self.state}
+        return tuple(self._placed([free(port) for port in self.inputs], state))
+
     def torch(self) -> ExportedProgram:
         """Trace the graph with torch.export for any batch size and length."""
         if not hasattr(torch.compiler, "is_exporting"):
             raise RuntimeError(f"export needs torch >= 2.7, got {torch.__version__}")
-        longest = self.reach
-        if longest <= self.shortest:
-            least = self.shortest + 1
-            raise ValueError(
-                f"max_len must be at least {least} to export any length, got {longest}"
-            )
-        dims = {BATCH: Dim("batch"), LENGTH: Dim("length", min=self.shortest, max=longest)}
-
-        def free(port: Port) -> dict[int, Any]:
-            return {axis: dims[n] for axis, n in enumerate(port.shape) if isinstance(n, str)}
-
-        inputs, state = map(free, self.inputs), {port.name: free(port) for port in self.state}
+        if self.reach < 2:
+            raise ValueError(f"max_len must be at least 2 to export any length, got {self.reach}")
+        dims = {BATCH: Dim(BATCH), LENGTH: Dim(LENGTH, min=1, max=self.reach)}
         with torch.no_grad(), _quiet():
             program = torch.export.export(
                 self.module,
                 tuple(self.example()),
-                dynamic_shapes=tuple(self._placed([*inputs], state)),
+                dynamic_shapes=self._axes(dims),
                 strict=False,
             )
         for node in program.graph.nodes:
@@ -179,6 +176,7 @@ class Graph:
                 verbose=False,
                 input_names=self.input_names,
                 output_names=self.output_names,
+                dynamic_shapes=self._axes({BATCH: BATCH, LENGTH: LENGTH}),
             )
         assert made is not None
         ClearMetadataAndDocStringPass()(made.model)  # contains names of source files

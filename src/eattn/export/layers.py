@@ -11,7 +11,9 @@ from eattn.models import Forecaster, SequenceClassifier
 from eattn.nn import DecodingState, EncoderState, TransformerBlock
 from eattn.nn.aft import AFT
 from eattn.nn.decoding_state import KVCache, parts, rebuilt
+from eattn.nn.deltanet import DeltaNet
 from eattn.nn.embedding import LearnedPositions
+from eattn.nn.gated import GatedLinearAttention
 from eattn.nn.linear import LinearAttention
 from eattn.nn.recurrent import Recurrence
 
@@ -58,7 +60,8 @@ class Stateful(nn.Module):
         elif not self.fixed_size:
             raise ValueError(
                 f"a step of mixer {mixer!r} cannot be exported: its state grows with each token,"
-                " but graphs need a fixed size; use ea-N, ea-qN, la, taylor, gru or linear-rnn"
+                " but graphs need a fixed size; use ea-N, ea-qN, la, la+gate,"
+                " taylor, deltanet, gru or linear-rnn"
             )
         state = []
         for n, x in self.name(self.empty, self.own).items() if self.fixed_size else ():
@@ -84,7 +87,8 @@ def series_inputs(
 
 def check_sequence(model: nn.Module, mixer: str) -> None:
     """Raise if the model loops over the tokens of a sequence."""
-    if any(isinstance(module, LinearAttention | Recurrence) for module in model.modules()):
+    loops = LinearAttention | GatedLinearAttention | DeltaNet | Recurrence
+    if any(isinstance(module, loops) for module in model.modules()):
         raise ValueError(
             f"a sequence of any length cannot be exported with mixer {mixer!r}: it loops over the"
             " tokens, but graphs have no loops; export the step, or use ea-N or ea-qN"

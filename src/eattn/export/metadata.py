@@ -61,7 +61,7 @@ def _classifier(fitted: Any) -> Metadata:
     scaler = fitted.scaler_
     return {
         "mixer": fitted.model_.config.mixer,
-        "classes": fitted.classes_.tolist(),
+        "classes": store.label_names(fitted.classes_),
         "channels": len(scaler.mean),  # channels of a series; x has twice as many if `flags`
         "mean": scaler.mean.tolist(),
         "std": scaler.std.tolist(),

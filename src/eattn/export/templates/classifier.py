@@ -20,9 +20,9 @@ def scale(series):
 
 
 def probabilities(many):
-    """Return the class probabilities of series with up to ABOUT["longest"] time points."""
+    """Return {class: probability} for each series of 1 to ABOUT["longest"] time points."""
     rows = [scale(series) for series in many]
-    length = max(ABOUT["graphs"]["sequence"]["shortest"], *map(len, rows))
+    length = max(map(len, rows))
     padding = [0.0] * len(rows[0][0])
     x = [row + [padding] * (length - len(row)) for row in rows]
     key_mask = [[i < len(row) for i in range(length)] for row in rows]
@@ -30,7 +30,8 @@ def probabilities(many):
     found = []
     for logits in open_graph("sequence")(inputs)["logits"].tolist():
         weights = [math.exp(logit - max(logits)) for logit in logits]
-        found.append([weight / sum(weights) for weight in weights])
+        shares = [weight / sum(weights) for weight in weights]
+        found.append(dict(zip(ABOUT["classes"], shares, strict=True)))
     return found
 
 
@@ -40,5 +41,4 @@ if __name__ == "__main__":
     channels = list(zip(ABOUT["mean"], ABOUT["std"], strict=True))
     waves = [[[m + s * math.sin(i / 3) for i in range(n)] for m, s in channels] for n in sizes]
     for shares in probabilities(waves):
-        best = max(range(len(shares)), key=shares.__getitem__)
-        print(ABOUT["classes"][best], *(f"{share:.6f}" for share in shares))
+        print(max(shares, key=shares.get), {name: round(p, 6) for name, p in shares.items()})
