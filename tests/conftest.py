@@ -1,5 +1,6 @@
 """Fixtures that apply to whole folders of tests."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,17 +11,16 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SMALL = {"export", "hf", "lm", "nn", "models", "train", "timeseries"}
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores with the processes they start
+    os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)  # inputs are small, and slower with two threads
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Use one thread for tests with small inputs, which are slower with two."""
-    threads = torch.get_num_threads()
-    if request.path.parent.name in SMALL:
-        torch.set_num_threads(1)
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Undo a change of the number of threads."""
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

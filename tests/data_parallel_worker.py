@@ -1,17 +1,22 @@
 """Train language models in any number of processes."""
 
+import io
+import json
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from safetensors.torch import load_file
 from torch import Tensor
 from torchrun_helpers import norms
 from train.problem_helpers import Interrupted
 
+from eattn import cli
 from eattn.data.text import Document, Text, split
 from eattn.lm import LMConfig, checkpoint_dir, train_lm, train_to_dir, training
 from eattn.timeseries import EAClassifier
@@ -91,6 +96,20 @@ def interrupt(folder: Path) -> None:
         pass
 
 
+def command(out: Path, *options: str) -> Result:
+    """Train with `eattn lm train`, and return what it printed and saved."""
+    files = [str(Path(__file__).with_name(f"{name}_helpers.py")) for name in ("text", "hf")]
+    args = ["--hidden", "8", "--layers", "1", "--length", "24", "--batch-tokens", "96"]
+    args += ["--steps", "6", "--lr", "0.02", "--text", *files, "--out", str(out), *options]
+    with redirect_stdout(io.StringIO()) as printed:
+        assert not cli.main(["lm", "train", *args, "--debug"])
+    Processes.current().gather(None)  # wait for rank 0, which saves
+    points = json.loads((out / "training.json").read_text())["points"]
+    rows = [(point["tokens"], point["bits_per_byte"]) for point in points]
+    weights = load_file(out / "model.safetensors")
+    return {"printed": printed.getvalue(), "rows": rows, "weights": weights}
+
+
 def work() -> dict[str, Any]:
     """Do all runs in all modes; two processes resume the checkpoint of four."""
     folder = Path(sys.argv[-1])
@@ -105,6 +124,8 @@ def work() -> dict[str, Any]:
             if mode == "ddp":
                 found["resumed"] = language(checkpoint=folder, checkpoint_every=2)
                 classifier(random_state=None)  # raises unless all ranks draw the same seed
+    if world == 2:
+        found["command"] = command(folder.with_name("model"), "--fsdp", "--sequence-parallel", "2")
     found["errors"] = {name: error(**options) for name, options in ERRORS.items()}
     found["errors"]["full disk"] = full_disk(folder.with_name(f"full{world}"))
     return found

@@ -39,7 +39,9 @@ def test_masked_tokens_are_ignored():
     made, x = layer(), batch(2, 30, 8)
     mask = torch.arange(30) < torch.tensor([[30], [20]])
     spoiled = x.masked_fill(~mask.unsqueeze(-1), 1e3)
-    (found,), (clean,) = (diagnose(made, (given, mask)).layers for given in (spoiled, x))
+    (found,), (clean,) = (
+        diagnose(made, dict(x=given, key_mask=mask)).layers for given in (spoiled, x)
+    )
     assert found.total == clean.total
     assert torch.equal(found.k_spread, clean.k_spread)
 

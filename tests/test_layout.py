@@ -122,9 +122,16 @@ def test_modules_with_one_importer_state_a_concept():
         assert docstring, f"{name} has one importer and no docstring"
 
 
-@pytest.mark.parametrize("code", ["import eattn; dir(eattn)", "import eattn.cli"])
-def test_torch_is_imported_only_when_used(code):
-    code += "; import sys; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("import eattn; dir(eattn)", "torch"),
+        ("import eattn.cli", "torch"),
+        ("import eattn.models, eattn.train", "torch._dynamo"),  # takes as long as torch itself
+    ],
+)
+def test_torch_is_imported_only_when_used(code, module):
+    code += f"; import sys; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

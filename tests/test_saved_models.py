@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import eattn.hf  # noqa: F401 - registers the model type
@@ -27,9 +28,17 @@ def assert_same(model, expected: dict) -> None:
     assert text.tolist() == expected["generated"]
 
 
-def test_hugging_face_folder_gives_the_same_logits():
+def test_hugging_face_folder_gives_the_same_logits(tmp_path):
     expected = json.loads((SAVED / "hf.json").read_text())
-    assert_same(AutoModelForCausalLM.from_pretrained(SAVED / "hf").eval(), expected)
+    model = AutoModelForCausalLM.from_pretrained(SAVED / "hf").eval()
+    assert_same(model, expected)
+    model.save_pretrained(tmp_path)  # writes the present names
+    old, new = (load_file(folder / "model.safetensors") for folder in (SAVED / "hf", tmp_path))
+    assert any(".ffn.0." in name for name in old) and any(".ffn.up." in name for name in new)
+    assert_same(AutoModelForCausalLM.from_pretrained(tmp_path).eval(), expected)
+    fresh = AutoModelForCausalLM.from_config(model.config).eval()
+    fresh.load_state_dict(old, strict=False)  # without the output weights, which are tied
+    assert_same(fresh, expected)
 
 
 def test_lm_folder_gives_the_same_logits():

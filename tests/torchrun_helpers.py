@@ -18,6 +18,9 @@ import torch.multiprocessing as mp
 Work = Callable[[], dict[str, Any]]
 TESTS = Path(__file__).parent
 TIMEOUT = timedelta(seconds=60)
+# Modules of all tests that fork: the first test decides what is imported once.
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "eattn.lm", "eattn.timeseries.training"]
+PRELOADED += ["paper.figures.fig4", "paper.figures.fig5", "paper.benchmarks.block"]
 
 
 def torchrun(module: str, *args: object) -> subprocess.CompletedProcess[str]:
@@ -57,7 +60,8 @@ def norms() -> Iterator[list[float]]:
 
 def run(work: Work, world: int, folder: Path) -> list[dict[str, Any]]:
     """Run `work`, a module-level function, in `world` ranks; return the result of each rank."""
-    context = mp.get_context("spawn")
+    context = mp.get_context("forkserver")  # imports torch once, not in every rank
+    context.set_forkserver_preload(PRELOADED)
     store = folder / f"store{world}"
     results = [folder / f"result{world}.{rank}" for rank in range(world)]
     ranks = [

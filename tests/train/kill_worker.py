@@ -3,7 +3,8 @@
 Run it with `python -m train.kill_worker FOLDER FIRST STRIDE`.
 
 A moment is a line of eattn.train that runs, or a piece of a checkpoint that is written. Every
-attempt is a forked process. Prints how often a new run was killed, and a single one in a row.
+attempt is a forked process. Prints how often a new run was killed, and a single one in a row. In
+the end a run is killed from outside at random times.
 """
 
 import itertools
@@ -12,6 +13,7 @@ import random
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -142,18 +144,34 @@ def in_a_row(folder: Path, whole: bytes, moments: int) -> int:
     return kills
 
 
+def at_random(folder: Path, whole: bytes, kills: int) -> None:
+    """Kill one run from outside after random times, which grow so that it gets ahead."""
+    rng, fsync = random.Random(0), os.fsync
+    for attempt in range(1, kills + 1):
+        if not (child := os.fork()):
+            os.fsync = lambda file: (time.sleep(0.03), fsync(file))[1]  # before the renaming
+            run(folder)
+            os._exit(0)
+        time.sleep(rng.uniform(0.02, 0.1) * attempt)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    forked(folder, None)
+    assert result(folder) == whole
+
+
 def result(folder: Path) -> bytes:
     return (folder / "result.pt").read_bytes()
 
 
 def main(folder: Path, first: int, stride: int) -> None:
-    folders = [folder / name for name in ("whole", "each", "row")]
+    folders = [folder / name for name in ("whole", "each", "row", "random")]
     for each in folders:
         each.mkdir()
     killed, moments = forked(folders[0], None)
     assert not killed
     whole = result(folders[0])
     print(at_each(folders[1], whole, first, stride), in_a_row(folders[2], whole, moments // 2))
+    at_random(folders[3], whole, kills=4)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Runs in two processes: `torchrun -m train.processes_worker FOLDER [N]`.
 
-With N, rank 1 kills itself at its N-th step. Without, that run is resumed, and FOLDER/RANK.pt gets
-the result of each run by name: its history without times, and its weights.
+With N, rank 1 kills itself at its N-th step. Without, that run is resumed, and `main` returns the
+result of each run by name: its history without times, and its weights.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def killed(folder: Path, last: int | None) -> dict[str, Any]:
     return result(scored(loss), config, dropout=0.3) | {"calls": calls}
 
 
-def main(folder: Path, last: int | None = None) -> None:
+def main(folder: Path, last: int | None = None) -> dict[str, Any]:
     torch.set_num_threads(1)
     # torchrun ends the remaining process, but not before that process has reported the loss.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -135,8 +135,7 @@ def main(folder: Path, last: int | None = None) -> None:
         found = {"after kill": resumed, "without kill": killed(folder / "not killed", None)}
         processes.gather(None)  # wait for all
     with torchrun() as processes:
-        found |= runs(folder) | {"errors": errors(folder)}
-        torch.save(found, folder / f"{processes.rank}.pt")
+        return found | runs(folder) | {"errors": errors(folder)}
 
 
 if __name__ == "__main__":
