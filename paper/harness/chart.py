@@ -21,8 +21,8 @@ import vl_convert
 BLACK, GREY, VERMILLION, BLUE = "#000000", "#777777", "#D55E00", "#0072B2"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 PALETTE = (VERMILLION, BLUE, GREEN, PURPLE, SKY, BLACK)
-INK, SOFT, RULE, CARD = "#1c2024", "#586069", "#e3e0da", "#ffffff"
-COLOURS = "BLACK GREY VERMILLION BLUE GREEN PURPLE SKY INK SOFT RULE CARD"
+INK, SOFT, RULE, PANEL = "#1c2024", "#586069", "#e3e0da", "#ffffff"
+COLOURS = "BLACK GREY VERMILLION BLUE GREEN PURPLE SKY INK SOFT RULE PANEL"
 PROPERTIES = {globals()[name]: f"var(--{name.lower()})" for name in COLOURS.split()}
 SOLID, DASHED, DOTTED = [1, 0], [6, 4], [2, 3]
 POWERS_OF_2 = (
@@ -53,6 +53,9 @@ LOOKS = {
     "sa-math": Look(PURPLE, DASHED, "square"),
     "aft": Look(GREY, DASHED, "square"),
     "la": Look(SKY, DOTTED, "triangle-up"),
+    "sa+rope": Look(BLACK, DOTTED, "square"),
+    "la+gate": Look(BLUE, DOTTED, "triangle-up"),
+    "deltanet": Look(VERMILLION, DOTTED, "triangle-up"),
     "taylor": Look(PURPLE, DOTTED, "triangle-up"),
     "gru": Look(GREY, DOTTED, "triangle-up"),
     "linear-rnn": Look(GREEN, DOTTED, "triangle-up"),
@@ -91,8 +94,8 @@ class Chart:
                 text = text.replace(colour, name)
             yield text.replace("</", "<\\/")
 
-    def save(self, path: Path) -> Path:
-        """Write the panels as one picture, name.svg or name.png."""
+    def save(self, path: Path, *, png: bool = False) -> Path:
+        """Write the panels as one picture, name.svg, and optionally also as name.png."""
         lines: list[list[Any]] = [[]]
         used = 0
         for panel in self.panels:
@@ -105,10 +108,10 @@ class Chart:
         whole = alt.vconcat(*(alt.hconcat(*line, spacing=25) for line in lines), spacing=25)
         shared: Any = dict.fromkeys(("color", "fill", "strokeDash", "shape"), "shared")
         spec = self._spec(whole.resolve_scale(**shared), pictures=True)
-        if path.suffix == ".png":
-            path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
-        else:
-            path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
+        picture = vl_convert.vegalite_to_svg(spec)
+        path.write_text(picture, encoding="utf-8")
+        if png:
+            path.with_suffix(".png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
         return path
 
     def _spec(self, chart: Any, *, pictures: bool) -> dict[str, Any]:
@@ -118,7 +121,7 @@ class Chart:
         words = {"titleColor": INK, "titleFontWeight": "normal", "titleFontSize": 12}
         spec["config"] = {
             "font": "DejaVu Sans, Helvetica, Arial, sans-serif",
-            "background": CARD,
+            "background": PANEL,
             "view": {"stroke": None},
             "title": {"anchor": "start", "color": INK, "fontSize": 13},
             "axis": axis | words | {"labelFontSize": 11, "labelFlush": False},

@@ -25,8 +25,7 @@ def write(results: Path, out: Path, *, title: str = TITLE) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     for each in found:
         if each.chart is not None:
-            for suffix in ("svg", "png"):
-                each.chart.save(out / f"{each.name}.{suffix}")
+            each.chart.save(out / f"{each.name}.svg", png=True)
     page = out / "report.html"
     page.write_text(_render(found, title), encoding="utf-8")
     return page

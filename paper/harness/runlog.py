@@ -55,7 +55,7 @@ class RunLog:
     def measure(self, key: Key, work: Callable[[], Row | Iterable[Row]]) -> list[Row]:
         """Return the rows of a key, and measure them first if there are none.
 
-        The key has the fields that identify the rows; one that is None must be missing in them. No
+        The key has the fields that identify the rows; a field of None must be missing in them. No
         key may be a part of another one of the same experiment. Rows that `work` returns together
         are stored as one group: after an interruption either all of them exist or none.
         """

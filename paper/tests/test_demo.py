@@ -18,7 +18,7 @@ from paper.harness.measure import inputs
 from paper.harness.runlog import read_rows
 
 STAGES = (
-    ("table3", "train", {"sets": "JapaneseVowels", "epochs": "0.03"}),
+    ("table3", "train", {"sets": "JapaneseVowels", "epochs": "0.03", "jobs": "1"}),
     (
         "op",
         "time",

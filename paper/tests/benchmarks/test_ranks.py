@@ -1,6 +1,9 @@
 """Two processes on one sequence, at a small size."""
 
+from functools import partial
+
 import pytest
+import torchrun_helpers
 
 from paper.benchmarks import ranks
 from paper.harness.peak import DiedError
@@ -12,8 +15,18 @@ TINY = ranks.Plan(length=65, dim=8, budget=0.01, sizes=(64, 4096), rounds=2)
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory) -> RunLog:
-    made = RunLog(tmp_path_factory.mktemp("ranks") / "ranks.jsonl", "ranks")
-    assert list(ranks.rows(TINY, made)) == made.rows
+    start, made = ranks.start, RunLog(tmp_path_factory.mktemp("ranks") / "ranks.jsonl", "ranks")
+
+    def forked(world, work, **options):
+        if work == "check":
+            return start(world, work, **options)
+        function = partial(ranks.WORK[work], **options)
+        found, _ = torchrun_helpers.run(function, world, tmp_path_factory.mktemp(work))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "start", forked)
+        assert list(ranks.rows(TINY, made)) == made.rows
     return made
 
 

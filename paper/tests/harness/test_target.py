@@ -1,4 +1,4 @@
-"""Targets are judged by the harder bound that holds."""
+"""Verdicts of targets: the harder bound that holds counts."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def test_every_curve_has_enough_points_for_an_exponent():
         assert all(len(curve.points) >= 3 for curve in plan.curves())
 
 
-@pytest.mark.parametrize("name", [*MIXERS, "ea-16"])
+@pytest.mark.parametrize("name", [*Plan().mixers, "ea-q17", "ea-16"])
 def test_training_gives_a_value_and_gradients(name):
     y, *gradients = table1.training(name, length=20, dim=6)()
     assert y.numel() == 20 * 6
@@ -59,7 +59,7 @@ def test_training_gives_a_value_and_gradients(name):
 def test_decoding_starts_at_the_same_position_every_time(name):
     layer = make_mixer(name, 6, heads=1, causal=True, max_len=64).eval()
     short, long = (Decoding(layer, position) for position in (10, 30))
-    grows = name in ("sa", "sa-math", "aft", "ea")
+    grows = name in ("sa", "sa-math", "sa+rope", "aft", "ea")
     assert long.state_bytes == short.state_bytes * (3 if grows else 1)
     for _ in range(2):
         short.rewind()
