@@ -6,6 +6,7 @@ Each process has one thread, and both ways are timed in turn. Messages between t
 timed by their size. `python -m paper.benchmarks.ranks OPTIONS` is one of the processes.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: its default arguments would keep the group
 from torch import Tensor
 
 from eattn.distributed import Shard
@@ -109,7 +111,9 @@ def main(rank: int, world: int, store: str, work: str, options: dict[str, Any]) 
     if rank == 0:
         print(json.dumps(found), flush=True)
     dist.barrier()  # no rank ends while another one still sends
+    # Joins gloo's threads once nothing refers to the group; at exit they could abort the process.
     dist.destroy_process_group()
+    gc.collect()
 
 
 def check(dim: int) -> Row:
