@@ -33,6 +33,7 @@ EVERY_BACKEND = [_marked(name) for name in BY_NAME if name != "native"]
 every_backend = pytest.mark.parametrize("backend", EVERY_BACKEND)
 causals = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 EVERY_EXPANSION = [Taylor(0), Taylor(6), Taylor(12), Quadrature(9), Quadrature(25)]
+EVERY_EXPANSION += [Quadrature(25, 12), Quadrature(65)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 

@@ -6,10 +6,12 @@ To add a backend, add an entry to the list below. No other file names the backen
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
-from eattn.ops import eager, native, triton
+from eattn.ops import eager, grid, native, triton
+from eattn.ops.expansion import Expansion
 from eattn.ops.inputs import Gradients, Outputs
 
 
@@ -22,10 +24,24 @@ class Backend:
     forward: Callable[..., Outputs]
     # (gy, gs, gz, Inputs, final sums, saved, expansion=, causal=) -> gradients of q, k, v, s, z
     backward: Callable[..., Gradients]
-    # (q, cu_seqlens, terms) -> shape of the tensor that a causal forward saves
-    saved_shape: Callable[[Tensor, Tensor | None, int], tuple[int, ...]]
+    # (q, cu_seqlens, expansion) -> shape of the tensor that a causal forward saves
+    saved_shape: Callable[[Tensor, Tensor | None, Expansion], tuple[int, ...]]
     device: str | None  # device type it requires; None for any device
     why_not: str | None  # reason why it cannot run on this machine; None if it can
+
+
+def _eager(function: str) -> Callable[..., Any]:
+    """Return a function of `eager` that uses `grid` for wide grids."""
+
+    def call(*args: Any, expansion: Expansion, **options: Any) -> Any:
+        module = grid if expansion.wide else eager
+        return getattr(module, function)(*args, expansion=expansion, **options)
+
+    return call
+
+
+def _eager_saved_shape(q: Tensor, _: Tensor | None, expansion: Expansion) -> tuple[int, ...]:
+    return grid.saved_shape(q) if expansion.wide else (0,)
 
 
 def _native(name: str, isa: str | None = None) -> Backend:
@@ -45,7 +61,7 @@ _BACKENDS = (
         triton.DEVICE,
         triton.unavailable(),
     ),
-    Backend("eager", eager.forward, eager.backward, lambda q, cu_seqlens, terms: (0,), None, None),
+    Backend("eager", _eager("forward"), _eager("backward"), _eager_saved_shape, None, None),
     *(_native(f"native-{isa}", isa) for isa in ("avx512", "avx2", "baseline")),
 )
 BY_NAME = {backend.name: backend for backend in _BACKENDS}

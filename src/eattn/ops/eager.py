@@ -13,6 +13,7 @@ a_i = gy_i / den_i, and reads out at k.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +30,10 @@ Emit = Callable[[int, Pair], None]
 def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool = False) -> Outputs:
     """Return y of Eq. 5 or Eq. 6, and the state after the last key; nothing is saved."""
     if inputs.cu_seqlens is not None:
-        parts = [forward(x, expansion=expansion, causal=causal) for _, x in _sequences(inputs)]
-        ys, s, z, shift, _ = zip(*parts, strict=True)
-        return torch.cat(ys, 1), _cat_sums(s), _cat_sums(z), torch.cat(shift), None
+        return packed_forward(forward, inputs, expansion=expansion, causal=causal)
     q = inputs.q
     call = _Call(inputs, expansion, causal)
-    y, y_at = _output(q, call.q)
+    y, y_at = output(q, call.q)
 
     def emit(t: int, pair: Pair) -> None:
         (num, den), _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
@@ -62,20 +61,14 @@ def backward(
     where slope_j is -2 k_j for Taylor features.
     """
     if inputs.cu_seqlens is not None:
-        parts = []
-        for i, (tokens, x) in enumerate(_sequences(inputs)):
-            given = gy[:, tokens], _row(gs, i), _row(gz, i), x, final, saved
-            parts.append(backward(*given, expansion=expansion, causal=causal))
-        *dqkv, row_ds, row_dz = zip(*parts, strict=True)
-        dq, dk, dv = (torch.cat(x, 1) for x in dqkv)
-        states = (None, None) if inputs.s is None else (_cat_sums(row_ds), _cat_sums(row_dz))
-        return dq, dk, dv, *states
+        given = gy, gs, gz, inputs, final, saved
+        return packed_backward(backward, *given, expansion=expansion, causal=causal)
     q, k, v, key_mask = inputs[:4]
     call = _Call(inputs, expansion, causal)
     scale = _scale(gy, call.dtype)
-    gy_at = _chunks(gy, len(call.q))
+    gy_at = chunks(gy, len(call.q))
     weights = gy.new_empty(len(call.q), 2, *call.q.shape[1:], dtype=call.dtype)
-    dq, dq_at = _output(q, call.q)
+    dq, dq_at = output(q, call.q)
 
     def emit_query(t: int, pair: Pair) -> None:
         (num, den), (dnum, dden) = call.kernel.read(*call.query(t), pair, slope=True)
@@ -86,7 +79,7 @@ def backward(
         torch.mul(a, y, out=weights[t, 0])
 
     call.forward_scan(emit_query)
-    (dk, dk_at), (dv, dv_at) = _output(k, call.k), _output(v, call.k)
+    (dk, dk_at), (dv, dv_at) = output(k, call.k), output(v, call.k)
 
     def emit_key(t: int, pair: Pair) -> None:
         point, w = call.key(t)
@@ -110,18 +103,17 @@ class _Call:
 
     def __init__(self, inputs: Inputs, expansion: Expansion, causal: bool) -> None:
         q, k, v, key_mask = inputs[:4]
-        L, T = k.shape[1], _steps(k.shape[1])
+        L, T = k.shape[1], steps(k.shape[1])
         self.start, self.shift = initial_sums(inputs, expansion.terms)
         self.dtype = self.start.dtype
         self.kernel = features(expansion, self.dtype)
         self.causal = causal and L > 0
         self.masked: Tensor | None = None
-        if key_mask is not None:
-            k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
+        k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
         if key_mask is not None or L % T:
             valid = k.new_ones(k.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
-            self.masked = ~_chunks(valid.unsqueeze(-1), T)
-        self.q, self.k, self.v = _chunks(q, _steps(q.shape[1])), _chunks(k, T), _chunks(v, T)
+            self.masked = ~chunks(valid.unsqueeze(-1), T)
+        self.q, self.k, self.v = chunks(q, steps(q.shape[1])), chunks(k, T), chunks(v, T)
         self.m = self._shifts()
         self.last = self.m[-1][:, -1:]
 
@@ -274,23 +266,25 @@ def initial_sums(inputs: Inputs, terms: int) -> tuple[Tensor, Tensor]:
     return sums, shift.to(dtype).unsqueeze(1).clamp(max=empty_shift(dtype))
 
 
-def as_state(sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert sums [N, 2, B, 1, D] to s and z, [B, D, N] in memory order [B, N, D], and shift."""
-    s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))
+def as_state(sums: Tensor, last: Tensor, *, wide: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Convert sums [N, 2, B, 1, D] to s and z, in the memory order of `empty_sums`, and shift."""
+    s, z = (x.squeeze(2).transpose(0, 1) for x in sums.unbind(1))  # [B, N, D]
     shift = last.squeeze(1)
     shift = shift.masked_fill(shift >= empty_shift(shift.dtype), torch.inf)
     dense = torch.contiguous_format
+    if wide:
+        return s.mT.clone(memory_format=dense), z.mT.clone(memory_format=dense), shift
     return s.clone(memory_format=dense).mT, z.clone(memory_format=dense).mT, shift
 
 
-def _output(like: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate [B, C * T, D]; return it and a view of it as chunks."""
-    T, B, C, D = chunks.shape
+def output(like: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate [B, C * T, D] for tokens [T, B, C, D]; return it and a view of it as chunks."""
+    T, B, C, D = tokens.shape
     y = like.new_empty(B, C * T, D)
-    return y, _chunks(y, T)
+    return y, chunks(y, T)
 
 
-def _chunks(x: Tensor, T: int) -> Tensor:
+def chunks(x: Tensor, T: int) -> Tensor:
     """Lay out [B, L, D] as [T, B, C, D]: a view if T divides L, else a copy padded with zeros."""
     B, L, D = x.shape
     C = -(-L // T)
@@ -298,9 +292,15 @@ def _chunks(x: Tensor, T: int) -> Tensor:
     return x.reshape(B, C, T, D).permute(2, 0, 1, 3)
 
 
-def _steps(L: int) -> int:
+def steps(L: int, at_least: int = 1) -> int:
     """Return T, a power of two near sqrt(L), or L itself for short sequences (one chunk)."""
-    return 1 << L.bit_length() // 2 if L > 16 else max(L, 1)
+    T = max(1 << L.bit_length() // 2, at_least)
+    return T if max(16, T) < L else max(L, 1)
+
+
+def zero_masked(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Replace masked tokens by 0."""
+    return x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0)
 
 
 def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
@@ -310,6 +310,46 @@ def _scale(gy: Tensor, dtype: torch.dtype) -> Tensor:
     peak = torch.maximum(gy.amax(1, keepdim=True), -gy.amin(1, keepdim=True)).to(dtype)
     scale = torch.exp2(-peak.log2().floor_().clamp_(-48, 48))
     return scale.masked_fill_((peak == 0) | ~peak.isfinite(), 1)
+
+
+# ---- packed sequences, one at a time -------------------------------------------------------------
+
+
+def packed_forward(
+    forward: Callable[..., Outputs], inputs: Inputs, *, expansion: Expansion, **options: Any
+) -> Outputs:
+    """Call `forward` on every packed sequence; what it saves is [..., 1, L, D]."""
+    parts = [forward(x, expansion=expansion, **options) for _, x in _sequences(inputs)]
+    ys, *sums, shift, saved = zip(*parts, strict=True)
+    s, z = (_cat_sums(rows, expansion.wide) for rows in sums)
+    kept = None if saved[0] is None else torch.cat(saved, -2)
+    return torch.cat(ys, 1), s, z, torch.cat(shift), kept
+
+
+def packed_backward(
+    backward: Callable[..., Gradients],
+    gy: Tensor,
+    gs: Tensor | None,
+    gz: Tensor | None,
+    inputs: Inputs,
+    final: Sums,
+    saved: Tensor,
+    *,
+    expansion: Expansion,
+    **options: Any,
+) -> Gradients:
+    """Call `backward` on every packed sequence."""
+    parts = []
+    for i, (tokens, x) in enumerate(_sequences(inputs)):
+        ends = tuple(end[i : i + 1] for end in final)
+        kept = saved[..., tokens, :] if saved.numel() else saved
+        given = gy[:, tokens], _row(gs, i), _row(gz, i), x, ends, kept
+        parts.append(backward(*given, expansion=expansion, **options))
+    *dqkv, ds, dz = zip(*parts, strict=True)
+    dq, dk, dv = (torch.cat(x, 1) for x in dqkv)
+    if inputs.s is None:
+        return dq, dk, dv, None, None
+    return dq, dk, dv, _cat_sums(ds, expansion.wide), _cat_sums(dz, expansion.wide)
 
 
 def _sequences(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
@@ -326,6 +366,6 @@ def _row(x: Tensor | None, i: int) -> Tensor | None:
     return None if x is None else x[i : i + 1]
 
 
-def _cat_sums(rows: Sequence[Tensor]) -> Tensor:
-    """Concatenate rows of s or z to [R, D, N] in memory order [R, N, D]."""
-    return torch.cat([x.mT for x in rows]).mT
+def _cat_sums(rows: Sequence[Tensor], wide: bool) -> Tensor:
+    """Concatenate rows of s or z, in the memory order of `empty_sums`."""
+    return torch.cat(rows) if wide else torch.cat([x.mT for x in rows]).mT

@@ -4,16 +4,20 @@ An expansion names the features of q and k; it holds numbers only. `ops.features
 features in PyTorch, the CPU and GPU kernels evaluate them in C++ and Triton.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 MAX_ORDER = 16
-NODE_COUNTS = range(5, 34, 2)
-MAX_RADIUS = 6.5  # beyond it exp(-2x^2) is denormal in float32
+NODE_COUNTS = range(5, 1026, 2)
 DEFAULT_SPACING = 0.5  # weights are within 1e-4 of exact EA
 MAX_SPACING = 1.0  # weights are up to 17 % off here
-CLAMP_MARGIN = 1.5  # q and k are clamped this far outside the grid; same value in quadrature.h
-MAX_REACH = 8.0  # exp(-2x^2) * 2^72 must not underflow in float32; same in quadrature.h
+# Numbers that are repeated in native/quadrature.h and native/grid.h:
+DENSE_NODES = 33  # more nodes are evaluated within CUTOFF of x only
+CUTOFF = 4.0
+SMALL_RADIUS = 6.5  # beyond it exp(-2x^2) is denormal in float32
+CLAMP_MARGIN = 1.5  # q and k are clamped this far outside the grid
+MAX_SMALL_REACH = 8.0  # exp(-2x^2) * 2^72 must not underflow in float32
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Taylor:
 
     order: int = 6
     radius: ClassVar[float] = 0.0  # Taylor has no grid
+    wide: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_order(self.order)
@@ -53,27 +58,35 @@ class Quadrature:
     """Gaussian features on an even grid over [-radius, radius].
 
     Approximates exp(-(q - k)^2) by the sum over nodes u of exp(-2(q - u)^2) exp(-2(k - u)^2).
-    At a spacing of 0.5 the weights are within 1e-4 of exact EA. All weights are positive, so the
+    At a spacing of 0.5 the weights are within 1e-4 of exact EA; at a spacing of 1 they are up to
+    17 % off, and the grid has twice the range for the same state. All weights are positive, so the
     output always lies between the smallest and the largest value.
 
     Parameters
     ----------
     nodes : int, default 17
-        Number of nodes, odd, from 5 to 33.
+        Number of nodes, odd, from 5 to 1025. Up to 33 nodes, all features are evaluated. With more,
+        only those within 4 of x are: the cost per token does not depend on the number of nodes.
     radius : float, optional
-        Half-width of the grid, at most 6.5. By default nodes are 0.5 apart.
+        Half-width of the grid, at most (nodes - 1) / 2, a spacing of 1. By default nodes are 0.5
+        apart, and the radius of up to 33 nodes is at most 6.5.
 
     Notes
     -----
     q and k are clamped to `reach`, 1.5 outside the grid. q and the keys near it should lie inside
     the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
-    In float32, some key must be within 9 of each query; otherwise values and gradients are wrong,
-    even on the grid.
+
+    Weights are accurate while some key is near each query: within 5 with more than 33 nodes, and
+    otherwise within 10 in float32. A query farther from all keys reads the nearest written node on
+    each side. Its output is finite, lies between the values, and equals v if there is only one key.
+    The gradient of such a query is 0.
 
     Examples
     --------
     >>> Quadrature(25)
     Quadrature(nodes=25, radius=6.0)
+    >>> Quadrature(25, 12).spacing
+    1.0
     """
 
     nodes: int = 17
@@ -92,7 +105,7 @@ class Quadrature:
         if isinstance(radius, bool) or not isinstance(radius, int | float):
             raise TypeError(f"radius must be a number, got {type(radius).__name__}")
         object.__setattr__(self, "radius", float(radius))
-        widest = min((self.nodes // 2) * MAX_SPACING, MAX_RADIUS)
+        widest = (self.nodes // 2) * MAX_SPACING
         if not 0 < self.radius <= widest:
             raise ValueError(
                 f"radius must be above 0 and at most {widest:g} for {self.nodes} nodes,"
@@ -100,7 +113,8 @@ class Quadrature:
             )
 
     def _default_radius(self) -> float:
-        return min(self.nodes // 2 * DEFAULT_SPACING, MAX_RADIUS)
+        radius = self.nodes // 2 * DEFAULT_SPACING
+        return min(radius, SMALL_RADIUS) if self.nodes <= DENSE_NODES else radius
 
     @property
     def terms(self) -> int:
@@ -108,9 +122,25 @@ class Quadrature:
         return self.nodes
 
     @property
+    def spacing(self) -> float:
+        """Distance between neighbouring nodes."""
+        return self.radius / (self.nodes // 2)
+
+    @property
+    def wide(self) -> bool:
+        """Whether features are computed node by node, because the centre may be far from x."""
+        return self.nodes > DENSE_NODES or self.radius > SMALL_RADIUS
+
+    @property
+    def cutoff(self) -> float:
+        """Distance from a node at which its feature becomes 0; inf for up to 33 nodes."""
+        return CUTOFF if self.nodes > DENSE_NODES else math.inf
+
+    @property
     def reach(self) -> float:
-        """Bound that q and k are clamped to; Gaussian features do not underflow within it."""
-        return min(self.radius + CLAMP_MARGIN, MAX_REACH)
+        """Bound that q and k are clamped to."""
+        reach = self.radius + CLAMP_MARGIN
+        return reach if self.wide else min(reach, MAX_SMALL_REACH)
 
     def __str__(self) -> str:
         default = self.radius == self._default_radius()

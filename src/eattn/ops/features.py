@@ -76,6 +76,11 @@ def empty_shift(dtype: torch.dtype) -> float:
     return math.sqrt(torch.finfo(dtype).max) / 4
 
 
+def smallest_den(dtype: torch.dtype) -> float:
+    """Return the den below which a query has no key near, and the z of a node without keys."""
+    return 1e-290 if dtype == torch.float64 else 1e-30
+
+
 class TaylorFeatures:
     """Powers: e^(2qk) = sum_n c_n q^n k^n (Eq. 4). The weight e^(-k^2) is part of the key features.
 

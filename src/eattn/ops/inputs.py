@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eattn.ops.expansion import Expansion
+
 Sums = tuple[Tensor, Tensor, Tensor]  # s, z, shift
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # y, s, z, shift, saved
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # of q, k, v, s, z
@@ -36,10 +38,10 @@ class Inputs(NamedTuple):
         return torch.float64 if wide else torch.float32
 
 
-def kernel_sums(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return s or z [R, D, N] in the memory order of the kernels, [R, N, D]."""
-    if x is None:
-        return None
+def kernel_sums(x: Tensor | None, expansion: Expansion, dtype: torch.dtype) -> Tensor | None:
+    """Return s or z [R, D, N] in `dtype` and in the memory order of `state.empty_sums`."""
+    if x is None or expansion.wide:
+        return dense(x, dtype)
     _, D, N = x.shape
     if x.dtype == dtype and x.stride() == (N * D, 1, D):  # the usual case in decoding: no copy
         return x

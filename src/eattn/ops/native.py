@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eattn.ops import grid
 from eattn.ops.expansion import Expansion
 from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums, dense, kernel_sums
 from eattn.ops.state import empty_sums
@@ -92,14 +93,19 @@ def describe() -> str:
     return f"{usable}; {threads}; compiler {_library.eattn_compiler().decode()}"
 
 
-def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, ...]:
-    """Return the shape [slots, 2N + 1, D] of the checkpoints that a causal forward saves."""
+def saved_shape(q: Tensor, cu_seqlens: Tensor | None, expansion: Expansion) -> tuple[int, ...]:
+    """Return the shape [slots, 2N + 1, D] of the checkpoints that a causal forward saves.
+
+    For a wide grid it saves three numbers per query instead, as `grid` does.
+    """
+    if expansion.wide:
+        return grid.saved_shape(q)
     B, L, D = q.shape
     if cu_seqlens is None:
         slots = B * ((L + CHECKPOINT - 1) // CHECKPOINT)
     else:
         slots = L // CHECKPOINT + cu_seqlens.shape[0]
-    return slots, 2 * terms + 1, D
+    return slots, 2 * expansion.terms + 1, D
 
 
 def _call(
@@ -142,17 +148,18 @@ def forward(
     """Return y, the final s, z, shift, and with `save` the checkpoints that `backward` needs."""
     q, D, rows, real = inputs.q, inputs.q.shape[2], inputs.rows, inputs.sum_dtype
     y = torch.empty(q.shape, dtype=q.dtype)
-    s1 = empty_sums(rows, D, expansion.terms, real, None)
-    z1 = empty_sums(rows, D, expansion.terms, real, None)
+    s1 = empty_sums(rows, D, expansion, real, None)
+    z1 = empty_sums(rows, D, expansion, real, None)
     m1 = torch.empty((rows, D), dtype=real)
     saved = None
     if save and causal:
         # Packed sequences do not use all slots, and no output may hold uninitialised memory.
         fresh = torch.empty if inputs.cu_seqlens is None else torch.zeros
-        saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion.terms), dtype=real)
+        saved = fresh(saved_shape(q, inputs.cu_seqlens, expansion), dtype=real)
     tensors = {"y": y, "s1": s1, "z1": z1, "m1": m1, "saved": saved}
     if inputs.s is not None:
-        tensors["s0"], tensors["z0"] = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real)
+        tensors["s0"] = kernel_sums(inputs.s, expansion, real)
+        tensors["z0"] = kernel_sums(inputs.z, expansion, real)
         tensors["m0"] = dense(inputs.shift, real)
     _call("eattn_forward", inputs, tensors, rows, real, expansion, causal, isa)
     return y, s1, z1, m1, saved
@@ -171,14 +178,14 @@ def backward(
     isa: str | None = None,
 ) -> Gradients:
     """Return the gradients of q, k, v and of the initial s, z (None without a state)."""
-    (rows, D, N), real = final[0].shape, final[0].dtype
+    (rows, D, _), real = final[0].shape, final[0].dtype
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in inputs[:3])
     ds = dz = None
     if inputs.s is not None:
-        ds, dz = (empty_sums(rows, D, N, real, None) for _ in range(2))
+        ds, dz = (empty_sums(rows, D, expansion, real, None) for _ in range(2))
     tensors: dict[str, Tensor | None] = dict(gy=gy, dq=dq, dk=dk, dv=dv, ds=ds, dz=dz, saved=saved)
-    tensors["gs"], tensors["gz"] = kernel_sums(gs, real), kernel_sums(gz, real)
-    tensors["s1"], tensors["z1"] = kernel_sums(final[0], real), kernel_sums(final[1], real)
+    for name, x in {"gs": gs, "gz": gz, "s1": final[0], "z1": final[1]}.items():
+        tensors[name] = kernel_sums(x, expansion, real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
     _call("eattn_backward", inputs, tensors, rows, real, expansion, causal, isa)
     return dq, dk, dv, ds, dz

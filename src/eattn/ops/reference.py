@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eattn.ops.expansion import Expansion, Taylor
+from eattn.ops.expansion import Expansion, Quadrature, Taylor
 
 
 class State(NamedTuple):
@@ -91,7 +91,7 @@ def ea_expanded(
     w_ij = e^(m_i^2 - k_j^2), where m_i is the smallest |k_j| that row i attends to. m cancels in
     the ratio. Without it, e^(-k^2) would give 0/0 for |k| > 27 in float64. The exponent is computed
     as a product, because a difference of rounded squares is inaccurate. For Quadrature,
-    K = sum_m f_m(q) f_m(k) and w = 1.
+    K = sum_m f_m(q) f_m(k) and w = 1; a query too far from all keys is read by `far_features`.
     Rows that attend to no key give 0, with zero gradient. `state` is (s, z, shift) of earlier keys
     that every row attends to, as returned by `accumulate_expanded`.
     """
@@ -106,13 +106,63 @@ def ea_expanded(
     w = torch.exp(((m - size) * (m + size)).masked_fill(masked, -torch.inf))
     w = w * _kernel(q.unsqueeze(2), k, expansion)  # [B, i, j, D]
     num, den = (w * v).sum(2), w.sum(2)
-    if state is not None:
+    if isinstance(expansion, Quadrature):
+        num, den = _read_grid(q, k, v, masked, num, den, state, expansion)
+    elif state is not None:
         s, z, shift = (x.unsqueeze(1) for x in state)
         m = m.squeeze(2)
         weight = torch.exp((m - shift) * (m + shift)).unsqueeze(-1)
         weight = weight * coefficients(expansion, q) * features(q, expansion)
         num, den = num + (weight * s).sum(-1), den + (weight * z).sum(-1)
     return num / den.masked_fill(den == 0, 1.0)
+
+
+def _read_grid(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masked: Tensor,
+    num: Tensor,
+    den: Tensor,
+    state: Sums | None,
+    expansion: Quadrature,
+) -> tuple[Tensor, Tensor]:
+    """Add the state to num and den, and read again where no key is near: k, v [B, 1, j, D]."""
+    s, z = (
+        (q.new_zeros(1), q.new_zeros(1)) if state is None else (x.unsqueeze(1) for x in state[:2])
+    )
+    f = features(q, expansion)
+    num, den = num + (f * s).sum(-1), den + (f * z).sum(-1)
+    far = den <= smallest(den.dtype)
+    if not far.any():
+        return num, den
+    own = features(k, expansion).masked_fill(masked.unsqueeze(-1), 0.0)  # [B, i, j, D, N]
+    s, z = s + (own * v.unsqueeze(-1)).sum(2), z + own.sum(2)
+    f = far_features(q, z, expansion)
+    return torch.where(far, (f * s).sum(-1), num), torch.where(far, (f * z).sum(-1), den)
+
+
+def far_features(q: Tensor, z: Tensor, expansion: Quadrature) -> Tensor:
+    """Return features of q at the nearest written node on each side, and 0 at all other nodes.
+
+    They are e^-2(q - u)^2 without their common factor, as constants: their gradient is 0. A node u
+    is written if its z is not negligible. q [..., D] and z [..., D, N] -> [..., D, N].
+    """
+    offset = grid(expansion, q) - q.detach().clamp(-expansion.reach, expansion.reach).unsqueeze(-1)
+    distance = offset.abs().masked_fill(z.detach() <= smallest(z.dtype), torch.inf)
+    left, right = offset <= 0, offset > 0
+    nearest = [
+        distance.masked_fill(~side, torch.inf).amin(-1, keepdim=True) for side in (left, right)
+    ]
+    closest = torch.minimum(*nearest)
+    read = (left & (distance == nearest[0])) | (right & (distance == nearest[1]))
+    weight = torch.exp(-2 * (distance - closest) * (distance + closest))
+    return weight.masked_fill(~read | distance.isinf(), 0.0)
+
+
+def smallest(dtype: torch.dtype) -> float:
+    """Return the den below which a query has no key near, and the z of a node without keys."""
+    return 1e-290 if dtype == torch.float64 else 1e-30
 
 
 def accumulate_expanded(
@@ -146,14 +196,21 @@ def accumulate_expanded(
 def features(x: Tensor, expansion: Expansion) -> Tensor:
     """Return x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
 
-    For a grid, x is clamped to ±reach; its gradient is that of the clamped value, not 0.
+    For a grid, x is clamped to ±reach; its gradient is that of the clamped value, not 0. The
+    feature is 0 at a distance of `cutoff` or more.
     """
     if isinstance(expansion, Taylor):
         return powers(x, expansion.order)
-    half, radius = expansion.nodes // 2, expansion.radius
-    nodes = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device) * (radius / half)
     inside = x + (x.clamp(-expansion.reach, expansion.reach) - x).detach()
-    return torch.exp(-2 * (inside.unsqueeze(-1) - nodes).square())
+    offset = inside.unsqueeze(-1) - grid(expansion, x)
+    return torch.exp(-2 * offset.square()).masked_fill(offset.abs() >= expansion.cutoff, 0.0)
+
+
+def grid(expansion: Quadrature, like: Tensor) -> Tensor:
+    """Return the nodes of a quadrature, [N]."""
+    half = expansion.nodes // 2
+    nodes = torch.arange(-half, half + 1, dtype=like.dtype, device=like.device)
+    return nodes * expansion.spacing
 
 
 def coefficients(expansion: Expansion, like: Tensor) -> Tensor:
@@ -181,10 +238,11 @@ def condition(expansion: Expansion) -> float:
 
     For Taylor, kappa = max_x sum_n |x^n / n!| / P(x), where P is the Taylor polynomial of e^x;
     terms cancel at negative x. Gaussian features are positive, so that nothing cancels, but each is
-    a power of a rounded number, and the exponent grows with the distance from the central node.
+    a power of a rounded number, and the exponent grows with the distance from the central node or,
+    on a wide grid, from the nearest one.
     """
     if not isinstance(expansion, Taylor):
-        return 1 + expansion.reach**2
+        return 1 + min(expansion.reach, expansion.cutoff) ** 2
     order = expansion.order
     x = -torch.linspace(0, 2 * order + 1, 100_001, dtype=torch.float64)
     return float((_polynomial(-x, order) / _polynomial(x, order)).max())

@@ -322,14 +322,14 @@ def _forward(*args: Any) -> tuple[Tensor, ...]:
 
 @torch.library.register_fake("eattn::ea_series", lib=_library)
 def _forward_fake(*args: Any) -> tuple[Tensor, ...]:
-    *tensors, terms, _, causal, backend, save = args
-    inputs = Inputs(*tensors)
+    *tensors, terms, radius, causal, backend, save = args
+    inputs, expansion = Inputs(*tensors), expansion_from_terms(terms, radius)
     q, rows, dtype = inputs.q, inputs.rows, inputs.sum_dtype
     D = q.shape[2]
-    s, z = (empty_sums(rows, D, terms, dtype, q.device) for _ in range(2))
+    s, z = (empty_sums(rows, D, expansion, dtype, q.device) for _ in range(2))
     shape: tuple[int, ...] = (0,)
     if save and causal:
-        shape = BY_NAME[backend].saved_shape(q, inputs.cu_seqlens, terms)
+        shape = BY_NAME[backend].saved_shape(q, inputs.cu_seqlens, expansion)
     shift, saved = q.new_empty((rows, D), dtype=dtype), q.new_empty(shape, dtype=dtype)
     return q.new_empty(q.shape), s, z, shift, saved
 
@@ -346,9 +346,12 @@ def _backward(*args: Any) -> tuple[Tensor, ...]:
 
 @torch.library.register_fake("eattn::ea_series_backward", lib=_library)
 def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
-    inputs, s = Inputs(*args[3:11]), args[11]
-    (rows, D, N), like, given = s.shape, (s.dtype, s.device), inputs.s is not None
-    sums = [empty_sums(rows, D, N, *like) if given else s.new_empty(0) for _ in range(2)]
+    inputs, s, expansion = Inputs(*args[3:11]), args[11], expansion_from_terms(*args[15:17])
+    rows, D, _ = s.shape
+    sums = [
+        s.new_empty(0) if inputs.s is None else empty_sums(rows, D, expansion, s.dtype, s.device)
+        for _ in range(2)
+    ]
     return *(x.new_empty(x.shape) for x in inputs[:3]), *sums
 
 

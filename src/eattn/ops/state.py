@@ -82,7 +82,7 @@ class State:
         expansion = resolve_expansion(order, expansion)
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be float32 or float64, got {dtype}")
-        s, z = (empty_sums(batch, dim, expansion.terms, dtype, device).zero_() for _ in range(2))
+        s, z = (empty_sums(batch, dim, expansion, dtype, device).zero_() for _ in range(2))
         shift = torch.full((batch, dim), torch.inf, dtype=dtype, device=device)
         return State(s, z, shift, expansion)
 
@@ -177,9 +177,16 @@ def shift_decay(old: Tensor, new: Tensor) -> Tensor:
 
 
 def empty_sums(
-    rows: int, dim: int, terms: int, dtype: torch.dtype, device: torch.device | str | None
+    rows: int, dim: int, expansion: Expansion, dtype: torch.dtype, device: torch.device | str | None
 ) -> Tensor:
-    """Allocate [rows, D, N] with adjacent channels, as the kernels vectorise over channels."""
+    """Allocate s or z [rows, D, N] in the memory order of the kernels.
+
+    Kernels for few terms vectorise over channels, which are adjacent: [rows, N, D] in memory. Those
+    for wide grids vectorise over nodes.
+    """
+    terms = expansion.terms
+    if expansion.wide:
+        return torch.empty(rows, dim, terms, dtype=dtype, device=device)
     return torch.empty(rows, terms, dim, dtype=dtype, device=device).transpose(1, 2)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eattn.ops.expansion import Expansion
+
 
 @dataclass(frozen=True)
 class Config:
@@ -61,10 +63,10 @@ def slots(x: Tensor, cu_seqlens: Tensor | None, chunk: int) -> int:
     return L // chunk + cu_seqlens.shape[0] - 1
 
 
-def saved_shape(q: Tensor, cu_seqlens: Tensor | None, terms: int) -> tuple[int, ...]:
+def saved_shape(q: Tensor, cu_seqlens: Tensor | None, expansion: Expansion) -> tuple[int, ...]:
     """Return the shape [slots, 2 N + 1, D] of the prefix sums that a causal forward saves."""
     B, L, D = q.shape
-    return slots(q, cu_seqlens, chunk_length(B, L, D)), 2 * terms + 1, D
+    return slots(q, cu_seqlens, chunk_length(B, L, D)), 2 * expansion.terms + 1, D
 
 
 def row_of_slot(cu_seqlens: Tensor, chunk: int, count: int) -> Tensor:

@@ -147,9 +147,9 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -
     (_, Lq, D), L, real = q.shape, k.shape[1], inputs.sum_dtype
     call = _call(inputs, expansion)
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    s1, z1 = (empty_sums(call.rows, D, expansion.terms, real, q.device) for _ in range(2))
+    s1, z1 = (empty_sums(call.rows, D, expansion, real, q.device) for _ in range(2))
     m1 = torch.empty((call.rows, D), dtype=real, device=q.device)
-    before = kernel_sums(inputs.s, real), kernel_sums(inputs.z, real), dense(inputs.shift, real)
+    before = *(kernel_sums(x, expansion, real) for x in inputs[5:7]), dense(inputs.shift, real)
     after = (s1, z1, m1)
     if causal and L == 1 and not save and call.mask is None and call.cu is None:
         token = (x for t in (q, k, v) for x in (t, t.stride(0), t.stride(2)))
@@ -191,9 +191,10 @@ def backward(
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, k))
     ds = dz = None
     if inputs.s is not None:
-        ds, dz = (empty_sums(rows, D, expansion.terms, real, q.device) for _ in range(2))
-    cotangents = kernel_sums(gs, real), kernel_sums(gz, real)
-    s1, z1, m1 = kernel_sums(final[0], real), kernel_sums(final[1], real), dense(final[2], real)
+        ds, dz = (empty_sums(rows, D, expansion, real, q.device) for _ in range(2))
+    cotangents = tuple(kernel_sums(x, expansion, real) for x in (gs, gz))
+    s1, z1 = (kernel_sums(x, expansion, real) for x in final[:2])
+    m1 = dense(final[2], real)
     a, y, m = _adjoints(dk, dv, real, causal)
     sums = call.sums(call.slots(q), final[2])
     # Reverse sums after each chunk; if not causal, the same for all chunks of a sequence.
