@@ -19,12 +19,12 @@ template <int N> struct Quadrature {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34), kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
+  static constexpr bool kHasFar = true;
+  // Below this den a query has no key near, and below this z a node has no keys (smallest_den).
+  static constexpr Real kMinDen = kDouble ? Real(1e-290) : Real(1e-30);
+  static constexpr Real kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
-  // Lower bound for a query's features at the two outer nodes, so that den is never 0. It is too
-  // small to matter while some key is within 9.
-  static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
   using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // feature at the central node, X, 1 / X
@@ -74,14 +74,39 @@ template <int N> struct Quadrature {
 
   template <bool kDerivative, bool kScaled>
   INLINE Reading read(const Point &p, const Sums &base, const Sums &local) const {
-    return sum<kDerivative, kScaled>(
+    return sum<kDerivative>(
         p, [&](int n) INLINE_LAMBDA { return local.s[n] + base.s[n]; },
         [&](int n) INLINE_LAMBDA { return local.z[n] + base.z[n]; });
   }
   template <bool kDerivative, bool kScaled> INLINE Reading read(const Point &p, const Sums &base) const {
-    return sum<kDerivative, kScaled>(
+    return sum<kDerivative>(
         p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
         [&](int n) INLINE_LAMBDA { return base.z[n]; });
+  }
+
+  // Return y of queries with no key near: they read the nearest written node on each side.
+  template <class S, class Z> INLINE V read_far(V q, S s, Z z) const {
+    const V x = inside(q);
+    V distance[2] = {splat(kInf), splat(kInf)}, num[2] = {}, den[2] = {};
+    for (int n = 0; n < N; ++n) {
+      const V sn = s(n), zn = z(n), offset = slope_at[n] / 4 - x;
+      const I written = zn > kMinDen, left = written & (offset <= 0);
+      const I right = written & (offset > 0) & (distance[1] == kInf);
+      for (int side = 0; side < 2; ++side) {
+        const I found = side ? right : left;
+        distance[side] = select(found, abs(offset), distance[side]);
+        num[side] = select(found, sn, num[side]);
+        den[side] = select(found, zn, den[side]);
+      }
+    }
+    const V least = min(distance[0], distance[1]);
+    V total_num{}, total_den{};
+    for (int side = 0; side < 2; ++side) {
+      const V d = distance[side], f = select(d == kInf, V{}, exp(-2 * (d - least) * (d + least)));
+      total_num = fma(f, num[side], total_num);
+      total_den = fma(f, den[side], total_den);
+    }
+    return select(total_den == 0, V{}, total_num / total_den);
   }
 
  private:
@@ -104,12 +129,11 @@ template <int N> struct Quadrature {
       f(M - 1 - i, left);
     });
   }
-  template <bool kDerivative, bool kQuery, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
+  template <bool kDerivative, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
     Reading o{};
     o.r = splat(1);
     outward(p, [&](int n, V f) INLINE_LAMBDA {
       const V sn = s(n), zn = z(n);
-      if (kQuery && (n == 0 || n == N - 1)) f = max(f, splat(kEdgeFloor));
       o.s = fma(f, sn, o.s);
       o.z = fma(f, zn, o.z);
       if (kDerivative) {

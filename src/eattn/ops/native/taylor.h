@@ -11,7 +11,7 @@ namespace {
 // Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
 template <int N> struct Taylor {
   static constexpr int kTerms = N;
-  static constexpr bool kPrepares = false;
+  static constexpr bool kPrepares = false, kHasFar = false;
   using Sums = ::Sums<N>;
   using Point = V;
 

@@ -83,6 +83,22 @@ template <class E> struct Tiles {
   // Return y = num / den (Eq. 16), or 0 for a row that attends to no key.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
+  // Return y of queries q from their reading o of the sums `base` and, if given, `local`.
+  static INLINE V output(const E &e, const Reading &o, V q, const Sums &base, const Sums *local) {
+    const V y = quotient(o.s, o.z);
+    if constexpr (E::kHasFar)
+      if (__builtin_expect(any_above(splat(E::kMinDen), o.z), 0))
+        return far_output(e, o.z, y, q, base, local);
+    return y;
+  }
+  static __attribute__((noinline)) V far_output(const E &e, V den, V y, V q, const Sums &base,
+                                                const Sums *local) {
+    const V far = e.read_far(
+        q, [&](int n) { return local ? base.s[n] + local->s[n] : base.s[n]; },
+        [&](int n) { return local ? base.z[n] + local->z[n] : base.z[n]; });
+    return select(den < E::kMinDen, far, y);
+  }
+
   // Return the weight of a query in the reverse sums.
   static INLINE V adjoint(V gy, V den) {
     return select(abs(den) <= E::min_den(gy), V{}, gy * E::kLift / den);
@@ -164,7 +180,7 @@ template <class E> struct Tiles {
     walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
-                     y.put(i, quotient(o.s, o.z));
+                     y.put(i, output(e, o, qs.rows[i], base, &local));
                    });
   }
 
@@ -175,7 +191,7 @@ template <class E> struct Tiles {
     const Sink y = ys.rows;
     for (int i = 0; i < at.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
-      y.put(i, quotient(o.s, o.z));
+      y.put(i, output(e, o, qs.rows[i], base, nullptr));
     }
   }
 
