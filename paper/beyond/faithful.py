@@ -28,7 +28,6 @@ from paper.harness.chart import (
     DASHED,
     DOTTED,
     PURPLE,
-    SKY,
     SOLID,
     VERMILLION,
     Chart,
@@ -52,11 +51,12 @@ NEAR = 5.0  # distance of q to the nearest key up to which wide grids are accura
 IN_RANGE = ("ea-6+norm", "ea-6+bandwidth", "ea-6+center")  # keep q and k near 0
 SWAPPED = (FAITHFUL, Taylor(6))  # expansions that run the weights of exact EA
 DEFAULTS = {"shape": (4, 512, 64)}  # rows of errors do not store this value
-SHADES = {0.5: SKY, 1.0: BLUE, 2.0: VERMILLION, 4.0: PURPLE}  # spreads in the picture
+SHADES = {1.0: BLUE, 2.0: VERMILLION, 4.0: PURPLE}  # spreads in the picture
 KINDS: dict[str, tuple[list[int], str]] = {
     "Taylor": (SOLID, "circle"),
     "quadrature": (DASHED, "square"),
     "wide grid": (DOTTED, "diamond"),
+    "coarse grid": (DOTTED, "triangle-up"),
 }
 
 
@@ -393,12 +393,11 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     time = {row["expansion"]: row["training"] * 1e3 for row in rows_of(rows, "time")}
     looks, points, timed = {}, [], []
     for row in errors:
-        wide, colour = "near_error" in row, SHADES[row["spread"]]
-        kind = "wide grid" if wide else "quadrature" if row["radius"] > 0 else "Taylor"
+        kind = _kind(row)
         name = f"{kind}, σ = {row['spread']:g}"
-        looks[name] = Look(colour, *KINDS[kind])
+        looks[name] = Look(SHADES[row["spread"]], *KINDS[kind])
         point = {"series": name, "y": row["error"]}
-        if not wide:
+        if "near_error" not in row:
             points.append(point | {"x": row["terms"]})
         if row["expansion"] in time:
             timed.append(point | {"x": time[row["expansion"]]})
@@ -412,6 +411,13 @@ def draw(rows: Sequence[Row]) -> Chart | None:
         if found
     ]
     return Chart(panels) if panels else None
+
+
+def _kind(row: Row) -> str:
+    """Return the series of a row in the picture; a coarse grid is a wide one with fewer nodes."""
+    if "near_error" not in row:
+        return "quadrature" if row["radius"] > 0 else "Taylor"
+    return "wide grid" if row["radius"] <= 0.5 * (row["terms"] // 2) else "coarse grid"
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
