@@ -375,10 +375,15 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         " the longest sample. `ea-q25r12` has 25 nodes on ±12; without a radius in the name, nodes"
         " are 0.5 apart."
     )
-    lrs = ", ".join(f"{lr:g}" for lr in sorted({row["lr"] for row in rows}))
-    choice = f"Learning rate: the best of {lrs} on validation with seed 0. {seeds(most)}"
-    if most > 1:
-        choice += ", mean ± standard deviation"
+    tried = sorted({row["lr"] for row in rows})
+    inner, outer = (
+        ", ".join(f"{lr:g}" for lr in tried if (lr in Plan.lrs) == planned)
+        for planned in (True, False)
+    )
+    choice = f"Learning rate: the best of {inner} on validation with seed 0"
+    if outer:
+        choice += f", and of {outer} where the best of these is the smallest or the largest"
+    choice += f". {seeds(most)}" + ", mean ± standard deviation" * (most > 1)
     exact = any(row["mixer"] == EXACT for row in rows)
     limit = " A run of `ea` takes 1.5 hours: it has two learning rates and one seed."
     return [models, f"{choice}.{limit * exact}"]
