@@ -24,6 +24,7 @@ from eattn import Quadrature, Taylor, ea_series
 SHAPES = [(1, 1, 1), (2, 7, 3), (1, 17, 17), (3, 65, 5), (1, 131, 33)]
 PACKED = [(1, 1, 1), (1, 37, 3), (1, 150, 17)]
 EVERY = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, range(5, 34, 2))]
+EVERY += [Quadrature(*of) for of in ((15, 7), (33, 16), (35,), (37, 1.5), (129, 64), (1025,))]
 NAMES = "with_, shape, dtype, expansion, causal"
 COMMON = (DTYPES, EVERY_EXPANSION, [False, True])
 

@@ -77,7 +77,7 @@ class Quadrature:
     the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
 
     Weights are accurate while some key is near each query: within 5 with more than 33 nodes.
-    With fewer nodes, in float32, within 10 on a radius of at most 6.5, and within 8 on a larger
+    With fewer nodes, in float32, within 9 on a radius of at most 6.5, and within 8 on a larger
     one. A query farther from all keys reads the nearest written node on each side. Its output is
     finite, lies between the values, and equals v if there is only one key. Its gradient is 0.
 
