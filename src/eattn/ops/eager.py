@@ -375,4 +375,4 @@ def _row(x: Tensor | None, i: int) -> Tensor | None:
 
 def _cat_sums(rows: Sequence[Tensor], wide: bool) -> Tensor:
     """Concatenate rows of s or z, in the memory order of `empty_sums`."""
-    return torch.cat(rows) if wide else torch.cat([x.mT for x in rows]).mT
+    return torch.cat([*rows]) if wide else torch.cat([x.mT for x in rows]).mT
