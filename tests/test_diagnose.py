@@ -70,7 +70,7 @@ def test_off_the_grid_is_reported_for_q_and_k():
     with torch.no_grad():
         made.in_proj.weight[:8] *= 30  # queries only
     (found,) = diagnose(made, x).layers
-    q, k, _ = made.qkv(x)
+    q, _, _ = made.qkv(x)
     torch.testing.assert_close(found.q_outside, q.abs().gt(12).double().mean((0, 1)))
     assert found.q_outside.mean() > 0.2 and not found.k_outside.any()
     line = str(diagnose(made, x)).splitlines()[1]
