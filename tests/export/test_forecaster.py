@@ -27,7 +27,7 @@ def model(request):
     options = dict(calendar=FIELDS, differences=True, residual=True, positions=True, max_len=1000)
     model = Forecaster(C, mixer=request.param, dim=8, depth=1, **options).eval()
     torch.nn.init.normal_(model.head.weight)  # zero by default
-    if request.param != "ea-q5":  # q and k all over the grid, and some queries far from all keys
+    if request.param != "ea-q5":  # queries all over the grid, and some far from all keys
         weight = model.encoder.blocks[0].mixer.in_proj.weight
         weight.data[:8] *= 30
         weight.data[8:16] *= 8
