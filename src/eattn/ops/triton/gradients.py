@@ -101,14 +101,14 @@ def merge_back(
         for i in tl.static_range(N):
             c = tl.where(n == i, constant(E.table[i], c, E), c)
     row_at = row.to(tl.int64) * D
-    at, stride = state_at(row, d, D, E)
+    at, own, stride = state_at(row, d, D, E)
     at += n * stride
     s = tl.zeros((BLOCK,), E.real)
     z = tl.zeros((BLOCK,), E.real)
     m = load_shift(m1_ptr + row_at, d, lanes, E)
     if gs_ptr is not None:
-        s = -tl.load(gz_ptr + at, mask=lanes, other=0.0) * E.lift / c
-        z = tl.load(gs_ptr + at, mask=lanes, other=0.0) * E.lift / c
+        s = -tl.load(gz_ptr + at + own, mask=lanes, other=0.0) * E.lift / c
+        z = tl.load(gs_ptr + at + own, mask=lanes, other=0.0) * E.lift / c
     s, z, m = merge_chunks(
         s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, True, TILE, E
     )
@@ -119,8 +119,8 @@ def merge_back(
         tl.store(total_at + 2 * N * D, m, mask=lanes & (n == 0))
     if ds_ptr is not None:
         c = c * decay(m, load_shift(m0_ptr + row_at, d, lanes, E), E) * (1 / E.lift)
-        tl.store(ds_ptr + at, z * c, mask=lanes)
-        tl.store(dz_ptr + at, -s * c, mask=lanes)
+        tl.store(ds_ptr + at + own, z * c, mask=lanes)
+        tl.store(dz_ptr + at + own, -s * c, mask=lanes)
 
 
 @triton.jit

@@ -89,40 +89,43 @@ def store_row(at, stride, token, x, ok):
 
 
 @triton.jit
-def load_terms(at, stride, lanes, E: tl.constexpr):
+def load_terms(ptr, d, stride, lanes, E: tl.constexpr):
     if E.wide:
         n = node_numbers(E)
         mask = lanes[:, None] & (n < E.terms)
-        return tl.load(at[:, None] + n * stride, mask=mask, other=0.0).to(E.real)
+        return tl.load(ptr + n * stride + d[:, None], mask=mask, other=0.0).to(E.real)
     else:
         N: tl.constexpr = E.terms
         terms = ()
         for n in tl.static_range(N):
-            x = tl.load(at + n * stride, mask=lanes, other=0.0).to(E.real)
+            x = tl.load(ptr + n * stride + d, mask=lanes, other=0.0).to(E.real)
             terms = terms + (x,)
         return terms
 
 
 @triton.jit
-def store_terms(at, stride, terms, lanes, E: tl.constexpr):
+def store_terms(ptr, d, stride, terms, lanes, E: tl.constexpr):
     if E.wide:
         n = node_numbers(E)
-        tl.store(at[:, None] + n * stride, terms, mask=lanes[:, None] & (n < E.terms))
+        mask = lanes[:, None] & (n < E.terms)
+        tl.store(ptr + n * stride + d[:, None], terms, mask=mask)
     else:
         N: tl.constexpr = E.terms
         for n in tl.static_range(N):
-            tl.store(at + n * stride, terms[n], mask=lanes)
+            tl.store(ptr + n * stride + d, terms[n], mask=lanes)
 
 
 @triton.jit
 def state_at(row, d, D, E: tl.constexpr):
-    """Return the offset of a state's row, and the stride of its terms (`state.empty_sums`)."""
+    """Return offsets of a state's row and of its channels, and the stride of its terms.
+
+    `state.empty_sums` describes the memory order.
+    """
     N: tl.constexpr = E.terms
-    at = row.to(tl.int64) * N * D
     if E.wide:
-        return at + d * N, D * 0 + 1
+        return row.to(tl.int64) * D * N, d * N, D * 0 + 1
     else:
-        return at + d, D
+        return row.to(tl.int64) * D * N, d, D
 
 
 @triton.jit
@@ -155,17 +158,17 @@ def load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK: tl.constexpr, E: tl
     if s_ptr is None:
         return no_sums(BLOCK, E)
     else:
-        at, stride = state_at(row, d, D, E)
-        s = load_terms(s_ptr + at, stride, lanes, E)
-        z = load_terms(z_ptr + at, stride, lanes, E)
+        at, own, stride = state_at(row, d, D, E)
+        s = load_terms(s_ptr + at, own, stride, lanes, E)
+        z = load_terms(z_ptr + at, own, stride, lanes, E)
         return s, z, load_shift(m_ptr + row.to(tl.int64) * D, d, lanes, E)
 
 
 @triton.jit
 def store_state(s_ptr, z_ptr, m_ptr, row, s, z, m, d, D, lanes, E: tl.constexpr):
-    at, stride = state_at(row, d, D, E)
-    store_terms(s_ptr + at, stride, s, lanes, E)
-    store_terms(z_ptr + at, stride, z, lanes, E)
+    at, own, stride = state_at(row, d, D, E)
+    store_terms(s_ptr + at, own, stride, s, lanes, E)
+    store_terms(z_ptr + at, own, stride, z, lanes, E)
     store_shift(m_ptr + row.to(tl.int64) * D, m, d, lanes, E)
 
 
@@ -173,8 +176,8 @@ def store_state(s_ptr, z_ptr, m_ptr, row, s, z, m, d, D, lanes, E: tl.constexpr)
 def load_slot(ptr, slot, d, D, lanes, E: tl.constexpr):
     N: tl.constexpr = E.terms
     ptr += slot.to(tl.int64) * (2 * N + 1) * D
-    s = load_terms(ptr + d, D, lanes, E)
-    z = load_terms(ptr + N * D + d, D, lanes, E)
+    s = load_terms(ptr, d, D, lanes, E)
+    z = load_terms(ptr + N * D, d, D, lanes, E)
     return s, z, load_shift(ptr + 2 * N * D, d, lanes, E)
 
 
@@ -182,6 +185,6 @@ def load_slot(ptr, slot, d, D, lanes, E: tl.constexpr):
 def store_slot(ptr, slot, s, z, m, d, D, lanes, E: tl.constexpr):
     N: tl.constexpr = E.terms
     ptr += slot.to(tl.int64) * (2 * N + 1) * D
-    store_terms(ptr + d, D, s, lanes, E)
-    store_terms(ptr + N * D + d, D, z, lanes, E)
+    store_terms(ptr, d, D, s, lanes, E)
+    store_terms(ptr + N * D, d, D, z, lanes, E)
     store_shift(ptr + 2 * N * D, m, d, lanes, E)

@@ -143,20 +143,20 @@ def merge(
     d, lanes = block_of(D, BLOCK)
     _batch, _begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
     row_at = row.to(tl.int64) * D
-    at, stride = state_at(row, d, D, E)
+    at, own, stride = state_at(row, d, D, E)
     at += n * stride
     s = tl.zeros((BLOCK,), E.real)
     z = tl.zeros((BLOCK,), E.real)
     m = s + E.empty_shift
     if s0_ptr is not None:
-        s = tl.load(s0_ptr + at, mask=lanes, other=0.0)
-        z = tl.load(z0_ptr + at, mask=lanes, other=0.0)
+        s = tl.load(s0_ptr + at + own, mask=lanes, other=0.0)
+        z = tl.load(z0_ptr + at + own, mask=lanes, other=0.0)
         m = load_shift(m0_ptr + row_at, d, lanes, E)
     s, z, m = merge_chunks(
         s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, False, TILE, E
     )
-    tl.store(s1_ptr + at, s, mask=lanes)
-    tl.store(z1_ptr + at, z, mask=lanes)
+    tl.store(s1_ptr + at + own, s, mask=lanes)
+    tl.store(z1_ptr + at + own, z, mask=lanes)
     store_shift(m1_ptr + row_at, m, d, lanes & (n == 0), E)
 
 
@@ -236,9 +236,12 @@ def fused(
                     f = query_features(qs[i], E)
                     num = read(f, ps, E) * kept + read(f, s, E)
                     den = read(f, pz, E) * kept + read(f, z, E)
-                    all_s = _fold(ps, s, kept, E)  # only far queries read these
-                    all_z = _fold(pz, z, kept, E)
-                    y = quotient(qs[i], num, den, all_s, all_z, inside[i], E)
+                    if E.gaussian:  # far queries read all sums again
+                        all_s = _fold(ps, s, kept, E)
+                        all_z = _fold(pz, z, kept, E)
+                        y = quotient(qs[i], num, den, all_s, all_z, inside[i], E)
+                    else:
+                        y = quotient(qs[i], num, den, s, z, inside[i], E)
                     store_row(y_at, D, first + t + i, y, inside[i])
         else:
             s, z, m = _sum_keys(
