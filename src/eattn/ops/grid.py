@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eattn.ops.eager import (
+from eattn.ops.chunks import (
     as_state,
     chunks,
     initial_sums,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eattn.ops import reference
-from eattn.ops.eager import as_state, initial_sums
+from eattn.ops.chunks import as_state, initial_sums
 from eattn.ops.expansion import Expansion, Quadrature
 from eattn.ops.features import (
     GAUSSIAN_ROOT,
