@@ -351,18 +351,20 @@ def add_query(s, z, f, a, y, kept, E: tl.constexpr):
 def output(q, s, z, inside, E: tl.constexpr):
     """Return y of a query (Eq. 14 to Eq. 16), or 0 if there is no key."""
     f = query_features(q, E)
-    return quotient(q, read(f, s, E), read(f, z, E), s, z, inside, E)
-
-
-@triton.jit
-def quotient(q, num, den, s, z, inside, E: tl.constexpr):
-    """Return y = num / den (Eq. 16), or 0 if there is no key. Far queries read s and z again."""
+    num = read(f, s, E)
+    den = read(f, z, E)
     if E.gaussian:
         far, some = far_lanes(den, inside, E)
         if some:
             far_num, far_den, _nodes = read_far(q, s, z, E)
             num = tl.where(far, far_num, num)
             den = tl.where(far, far_den, den)
+    return quotient(num, den)
+
+
+@triton.jit
+def quotient(num, den):
+    """Return y = num / den (Eq. 16), or 0 if den is 0."""
     return tl.where(den == 0, 0.0, num / tl.where(den == 0, 1.0, den))
 
 

@@ -16,7 +16,16 @@ grid several lanes share a channel (features.py), and BLOCK is fixed.
 import triton
 import triton.language as tl
 
-from eattn.ops.triton.features import absorb, decay, output, query_features, quotient, read
+from eattn.ops.triton.features import (
+    absorb,
+    decay,
+    far_lanes,
+    output,
+    query_features,
+    quotient,
+    read,
+    read_far,
+)
 from eattn.ops.triton.memory import (
     block_of,
     channels_at,
@@ -236,12 +245,15 @@ def fused(
                     f = query_features(qs[i], E)
                     num = read(f, ps, E) * kept + read(f, s, E)
                     den = read(f, pz, E) * kept + read(f, z, E)
-                    if E.gaussian:  # far queries read all sums again
-                        all_s = _fold(ps, s, kept, E)
-                        all_z = _fold(pz, z, kept, E)
-                        y = quotient(qs[i], num, den, all_s, all_z, inside[i], E)
-                    else:
-                        y = quotient(qs[i], num, den, s, z, inside[i], E)
+                    if E.gaussian:
+                        far, some = far_lanes(den, inside[i], E)
+                        if some:
+                            far_num, far_den, _nodes = read_far(
+                                qs[i], _fold(ps, s, kept, E), _fold(pz, z, kept, E), E
+                            )
+                            num = tl.where(far, far_num, num)
+                            den = tl.where(far, far_den, den)
+                    y = quotient(num, den)
                     store_row(y_at, D, first + t + i, y, inside[i])
         else:
             s, z, m = _sum_keys(
