@@ -17,6 +17,8 @@
 
 namespace {
 
+constexpr int kMaxTerms = 33;
+
 // For each power or node n, the sum with v and the sum without v (Eq. 12, Eq. 13).
 template <int N> struct Sums {
   V s[N], z[N];

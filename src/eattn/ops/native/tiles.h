@@ -14,10 +14,46 @@ struct Adjoint {
   }
 };
 
-template <class E> struct Tiles {
+// Rows of the inputs of one tile; an equation reads only those in its formula.
+struct Operands {
+  int rows;
+  const uint8_t *mask;  // or nullptr
+  Rows<const Real> k, v, q, gy;
+};
+
+// The equations of an expansion that is chosen at run time.
+struct Tiles {
+  int terms;
+  Real lift, c[kMaxTerms];  // E::kLift and E::c of the expansion E
+
+  // Return the shift after the tile.
+  virtual V smallest(const Operands &in, V shift) const = 0;
+  // Add keys and values to the sums.
+  virtual void accumulate(const Operands &in, Block b) const = 0;
+  virtual void causal(const Operands &in, Block b, Sink y) const = 0;
+  // Recompute the causal forward; write dq and the adjoints for the reverse walk.
+  virtual void causal_dq(const Operands &in, Block b, Sink dq, Adjoint to) const = 0;
+  virtual void reverse_sums(const Operands &in, Block b, Adjoint from) const = 0;
+  virtual void causal_dkdv(const Operands &in, Block b, Sink dk, Sink dv,
+                           Adjoint from) const = 0;
+  // Non-causal: `base` has the final sums times c_n, and m is their shift.
+  virtual void readout(const Operands &in, const V *base, Sink y) const = 0;
+  // Compute dq, and add the queries to the reverse sums.
+  virtual void full_dq(const Operands &in, const V *base, Block b, Sink dq) const = 0;
+  virtual void full_dkdv(const Operands &in, const V *base, V m, Sink dk,
+                         Sink dv) const = 0;
+};
+
+template <class E> struct TilesOf final : Tiles {
   using Sums = ::Sums<E::kTerms>;
   using Point = typename E::Point;
-  using B = Block<E>;
+  E e;
+
+  explicit TilesOf(double radius) : e(radius) {
+    terms = E::kTerms;
+    lift = E::kLift;
+    for (int n = 0; n < terms; ++n) c[n] = e.c(n);
+  }
 
   // Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
   // exponential is a long chain of operations, and those of several tokens can overlap.
@@ -137,59 +173,44 @@ template <class E> struct Tiles {
     return {select(finite, first.dk, second.dk), select(finite, first.dv, second.dv)};
   }
 
-  // Return the shift after the tile.
-  static INLINE V smallest(const E &e, const Spot &at, V shift) {
-    const Input ks(at.keys(at.a.k));
-    const Rows<const Real> k = ks.rows;
-    const uint8_t *mask = at.mask();
-    for (int i = 0; i < at.rows; ++i)
-      if (!mask || mask[i]) shift = min(e.magnitude(k[i]), shift);
+  V smallest(const Operands &in, V shift) const override {
+    for (int i = 0; i < in.rows; ++i)
+      if (!in.mask || in.mask[i]) shift = min(e.magnitude(in.k[i]), shift);
     return shift;
   }
 
-  static void accumulate(const E &e, const Spot &at, B &b) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights}, Nothing{});
+  void accumulate(const Operands &in, Block b) const override {
+    const KeyPoints k(e, in.k, in.rows);
+    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights}, Nothing{});
   }
 
-  static void causal(const E &e, const Spot &at, B &b) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    Output ys(at.queries(at.a.y), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Sink y = ys.rows;
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
+  void causal(const Operands &in, Block b, Sink y) const override {
+    const QueryPoints q(e, in.q, in.rows);
+    const KeyPoints k(e, in.k, in.rows);
+    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
                      y.put(i, quotient(o.s, o.z));
                    });
   }
 
-  static void readout(const E &e, const Spot &at, const Sums &base) {
-    const Input qs(at.queries(at.a.q));
-    Output ys(at.queries(at.a.y), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Sink y = ys.rows;
-    for (int i = 0; i < at.rows; ++i) {
+  void readout(const Operands &in, const V *sums, Sink y) const override {
+    const Sums &base = *(const Sums *)sums;
+    const QueryPoints q(e, in.q, in.rows);
+    for (int i = 0; i < in.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
       y.put(i, quotient(o.s, o.z));
     }
   }
 
-  // Recompute the causal forward; write dq and the adjoints for the reverse walk.
-  static void causal_dq(const E &e, const Spot &at, B &b, Adjoint to) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    const Input gs(at.queries(at.a.gy));
-    Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> gy = gs.rows;
-    const Sink dq = dqs.rows;
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
+  void causal_dq(const Operands &in, Block b, Sink dq, Adjoint to) const override {
+    const QueryPoints q(e, in.q, in.rows);
+    const Rows<const Real> gy = in.gy;
+    const KeyPoints k(e, in.k, in.rows);
+    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<true, true>(q[i], base, local);
                      const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
@@ -200,25 +221,18 @@ template <class E> struct Tiles {
                    });
   }
 
-  static void reverse_sums(const E &e, const Spot &at, B &b, Adjoint from) {
-    const Input qs(at.queries(at.a.q));
-    const QueryPoints q(e, qs.rows, at.rows);
-    walk<E, true>(e, b, at.rows, Queries{e, q, from}, Nothing{});
+  void reverse_sums(const Operands &in, Block b, Adjoint from) const override {
+    const QueryPoints q(e, in.q, in.rows);
+    walk<E, true>(e, b, in.rows, Queries{e, q, from}, Nothing{});
   }
 
-  static void causal_dkdv(const E &e, const Spot &at, B &b, Adjoint from) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    // If dk and dv hold the adjoints, their rows are still to be read: do not bypass the cache.
-    const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
-    const bool lent = from.a == (Real *)wv.x.data + wv.offset();
-    const int64_t bytes = lent ? 0 : at.key_bytes();
-    Output dks(wk, bytes), dvs(wv, bytes);
-    const KeyPoints x(e, ks.rows, at.rows);
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> k = ks.rows, v = vs.rows;
-    const Sink dk = dks.rows, dv = dvs.rows;
-    const uint8_t *mask = at.mask();
-    walk<E, true>(e, b, at.rows, Queries{e, q, from},
+  void causal_dkdv(const Operands &in, Block b, Sink dk, Sink dv,
+                   Adjoint from) const override {
+    const KeyPoints x(e, in.k, in.rows);
+    const QueryPoints q(e, in.q, in.rows);
+    const Rows<const Real> k = in.k, v = in.v;
+    const uint8_t *mask = in.mask;
+    walk<E, true>(e, b, in.rows, Queries{e, q, from},
                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                     KeyGradient o{};
                     if (!mask || mask[i])
@@ -228,15 +242,12 @@ template <class E> struct Tiles {
                   });
   }
 
-  // Non-causal: compute dq from the final state, and add the queries to the reverse sums.
-  static void full_dq(const E &e, const Spot &at, const Sums &base, B &b) {
-    const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
-    Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> gy = gs.rows;
-    const Sink dq = dqs.rows;
+  void full_dq(const Operands &in, const V *sums, Block b, Sink dq) const override {
+    const Sums &base = *(const Sums *)sums;
+    const QueryPoints q(e, in.q, in.rows);
+    const Rows<const Real> gy = in.gy;
     walk<E, false>(
-        e, b, at.rows,
+        e, b, in.rows,
         [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
           const Reading o = e.template read<true, true>(q[i], base);
           const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
@@ -246,14 +257,12 @@ template <class E> struct Tiles {
         Nothing{});
   }
 
-  static void full_dkdv(const E &e, const Spot &at, const Sums &base, V m) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
-    const KeyPoints x(e, ks.rows, at.rows);
-    const Rows<const Real> k = ks.rows, v = vs.rows;
-    const Sink dk = dks.rows, dv = dvs.rows;
-    const uint8_t *mask = at.mask();
-    for (int i = 0; i < at.rows; ++i) {
+  void full_dkdv(const Operands &in, const V *sums, V m, Sink dk, Sink dv) const override {
+    const Sums &base = *(const Sums *)sums;
+    const KeyPoints x(e, in.k, in.rows);
+    const Rows<const Real> k = in.k, v = in.v;
+    const uint8_t *mask = in.mask;
+    for (int i = 0; i < in.rows; ++i) {
       KeyGradient o{};
       if (!mask || mask[i]) o = key_gradient(e, x[i], k[i], v[i], m, base);
       dk.put(i, o.dk);
