@@ -3,7 +3,8 @@
 // with q and k exchanged.
 //   kTerms            number of features
 //   c(n)              coefficients
-//   key(k), query(q)  Point of a token, from which features are computed
+//   Shared            base class with what does not depend on the number of features:
+//   point(x)          Point of a token, from which features are computed
 //   kPrepares         whether making a Point takes exponentials
 //   magnitude(k)      per-key magnitude whose running minimum is the shift
 //   weight(k, m)      factor of a key's features at shift m

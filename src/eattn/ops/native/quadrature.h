@@ -9,41 +9,37 @@
 
 namespace {
 
-// N nodes u_m = m h, |m| <= M, on [-radius, radius]. e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
-// X e^-2h^2(2m + 1) with X = e^(4 h x), so features are computed outward from the central node as
-// powers of X, without an exponential per node. They are multiplied by kRoot^2, or the central one
-// would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out for keys. x
-// is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so that training
-// can move x back onto the grid.
-template <int N> struct Quadrature {
-  static constexpr int kTerms = N, M = N / 2;
+// The part that does not depend on the number of nodes. Features are computed as powers of
+// X = e^(4 h x), where h is the distance of the nodes. They are multiplied by kRoot^2, or the central
+// one would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out for
+// keys. x is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so that
+// training can move x back onto the grid.
+struct Gaussians {
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34), kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
+  static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
-  // Lower bound for a query's features at the two outer nodes, so that den is never 0. It is too
-  // small to matter while some key is within 9.
-  static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
-  using Sums = ::Sums<N>;
   struct Point {
     V first, up, down;  // feature at the central node, X, 1 / X
   };
 
   Real reach, step;
-  Real ratio[M], slope_at[N];
 
   // The reach is the same as in expansion.py.
-  explicit Quadrature(double r) : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / M)) {
-    const double h = double(step) / 4;  // from the rounded step, whose exponential is X
-    for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
-    for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
-  }
-  static INLINE Real c(int) { return 1; }
+  Gaussians(double r, int intervals)
+      : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / intervals)) {}
 
   INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
-  INLINE Point key(V k) const { return at(inside(k)); }
-  INLINE Point query(V q) const { return at(inside(q)); }
+  // The rounding errors of the exponents are corrected, because powers would amplify them.
+  INLINE Point point(V x) const {
+    x = inside(x);
+    const V square = x * x, lost = fma(x, x, -square);
+    const V power = x * step, missed = fma(x, splat(step), -power);
+    const V root = exp<true>(-square) * kRoot, first = root * root;
+    const V near = exp<true>(power), up = fma(near, missed, near);
+    return {fma(first, -2 * lost, first), up, 1 / up};  // the division runs on otherwise idle units
+  }
   // Large enough that gy / den is finite.
   static INLINE V min_den(V gy) {
     const V den = abs(gy) * (2 * kLift * kSmallest);
@@ -52,6 +48,28 @@ template <int N> struct Quadrature {
   static INLINE V magnitude(V) { return V{}; }
   static INLINE V weight(V, V) { return splat(1 / kRoot / kRoot); }
   INLINE V slope(V k) const { return -4 * inside(k); }
+};
+
+// N nodes u_m = m h, |m| <= M, on [-radius, radius]. e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
+// X e^-2h^2(2m + 1), so features are computed outward from the central node without an exponential
+// per node.
+template <int N> struct Quadrature : Gaussians {
+  static constexpr int kTerms = N, M = N / 2;
+  static constexpr Real kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
+  // Lower bound for a query's features at the two outer nodes, so that den is never 0. It is too
+  // small to matter while some key is within 9.
+  static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
+  using Sums = ::Sums<N>;
+  using Shared = Gaussians;
+
+  Real ratio[M], slope_at[N];
+
+  explicit Quadrature(double radius) : Gaussians(radius, M) {
+    const double h = double(step) / 4;  // from the rounded step, whose exponential is X
+    for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
+    for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
+  }
+  static INLINE Real c(int) { return 1; }
 
   INLINE void add(Sums &sums, const Point &x, V u, V rho) const {
     const V both = u * rho;
@@ -85,14 +103,6 @@ template <int N> struct Quadrature {
   }
 
  private:
-  // The rounding errors of the exponents are corrected, because powers would amplify them.
-  INLINE Point at(V x) const {
-    const V square = x * x, lost = fma(x, x, -square);
-    const V power = x * step, missed = fma(x, splat(step), -power);
-    const V root = exp<true>(-square) * kRoot, first = root * root;
-    const V near = exp<true>(power), up = fma(near, missed, near);
-    return {fma(first, -2 * lost, first), up, 1 / up};  // the division runs on otherwise idle units
-  }
   // Call f(n, kRoot^2 e^-2(x - u_m)^2) for every node, from the centre outward.
   template <class F> INLINE void outward(const Point &x, F f) const {
     V right = x.first, left = right;

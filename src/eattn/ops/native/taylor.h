@@ -8,16 +8,31 @@
 
 namespace {
 
-// Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
-template <int N> struct Taylor {
-  static constexpr int kTerms = N;
+// The part that does not depend on the order.
+struct Powers {
   static constexpr bool kPrepares = false;
-  using Sums = ::Sums<N>;
   using Point = V;
 
   // gy q^n / den may be 1e-40 (gradient of a mean over many tokens, large keys) or 1e30 (large
   // queries, keys near 0). With this factor both are normal float32 numbers.
   static constexpr Real kLift = kDouble ? 1 : Real(16384);
+
+  static INLINE V point(V x) { return x; }
+  static INLINE V min_den(V) { return V{}; }
+  static INLINE V magnitude(V k) { return abs(k); }
+  // Return e^(m^2 - k^2), which is at most 1 because m <= |k|.
+  static INLINE V weight(V k, V m) {
+    const V a = abs(k);
+    return exp((m - a) * (m + a));
+  }
+  static INLINE V slope(V k) { return -2 * k; }
+};
+
+// Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
+template <int N> struct Taylor : Powers {
+  static constexpr int kTerms = N;
+  using Sums = ::Sums<N>;
+  using Shared = Powers;
 
   Real cap;  // largest |p| that is scaled, see scale_of
 
@@ -36,17 +51,6 @@ template <int N> struct Taylor {
   };
   static constexpr Coefficients table{};
   static INLINE Real c(int n) { return table.value[n]; }
-
-  static INLINE V key(V k) { return k; }
-  static INLINE V query(V q) { return q; }
-  static INLINE V min_den(V) { return V{}; }
-  static INLINE V magnitude(V k) { return abs(k); }
-  // Return e^(m^2 - k^2), which is at most 1 because m <= |k|.
-  static INLINE V weight(V k, V m) {
-    const V a = abs(k);
-    return exp((m - a) * (m + a));
-  }
-  static INLINE V slope(V k) { return -2 * k; }
 
   // Above this |p|, powers are relative to |p|^order, or they would overflow.
   static constexpr Real kLarge = 4;

@@ -44,9 +44,50 @@ struct Tiles {
                          Sink dv) const = 0;
 };
 
+// Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
+// exponential is a long chain of operations, and those of several tokens can overlap. `E` is the
+// part of an expansion that does not depend on the number of terms, so this is compiled only once.
+template <class E> struct Points {
+  const E &e;
+  Rows<const Real> rows;
+  typename E::Point made[E::kPrepares ? kTile : 1];
+
+  INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
+    if constexpr (E::kPrepares) make(e, rows, count, made);
+  }
+  static __attribute__((noinline)) void make(const E &e, Rows<const Real> rows, int count,
+                                             typename E::Point *made) {
+    for (int t = 0; t < count; ++t) made[t] = e.point(rows[t]);
+  }
+  INLINE typename E::Point operator[](int t) const {
+    if constexpr (E::kPrepares) return made[t];
+    else return e.point(rows[t]);
+  }
+};
+
+// Shift and weight of every key of a tile, computed before the walk for the same reason.
+template <class E> struct Weights {
+  V m[kTile], w[kTile];
+  bool moves;  // whether the shift changes within the tile
+
+  __attribute__((noinline)) Weights(const E &e, const Operands &in, V shift) {
+    const V before = shift;
+    const Rows<const Real> k = in.k;
+    for (int t = 0; t < in.rows; ++t) {
+      const V x = k[t];
+      if (!in.mask || in.mask[t]) shift = min(e.magnitude(x), shift);
+      m[t] = shift;
+      w[t] = e.weight(x, shift);
+    }
+    moves = any_differs(shift, before);
+  }
+};
+
 template <class E> struct TilesOf final : Tiles {
   using Sums = ::Sums<E::kTerms>;
   using Point = typename E::Point;
+  using Points = ::Points<typename E::Shared>;
+  using Weights = ::Weights<typename E::Shared>;
   E e;
 
   explicit TilesOf(double radius) : e(radius) {
@@ -55,45 +96,10 @@ template <class E> struct TilesOf final : Tiles {
     for (int n = 0; n < terms; ++n) c[n] = e.c(n);
   }
 
-  // Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
-  // exponential is a long chain of operations, and those of several tokens can overlap.
-  template <bool kKeys> struct Points {
-    const E &e;
-    Rows<const Real> rows;
-    Point made[E::kPrepares ? kTile : 1];
-    INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
-      if constexpr (E::kPrepares)
-        for (int t = 0; t < count; ++t) made[t] = make(t);
-    }
-    INLINE Point make(int t) const { return kKeys ? e.key(rows[t]) : e.query(rows[t]); }
-    INLINE Point operator[](int t) const {
-      if constexpr (E::kPrepares) return made[t];
-      else return make(t);
-    }
-  };
-  using KeyPoints = Points<true>;
-  using QueryPoints = Points<false>;
-
-  // Shift and weight of every key of a tile, computed before the walk for the same reason.
-  struct Weights {
-    V m[kTile], w[kTile];
-    bool moves;  // whether the shift changes within the tile
-    INLINE Weights(const E &e, const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
-      const V before = shift;
-      for (int t = 0; t < rows; ++t) {
-        const V x = k[t];
-        if (!mask || mask[t]) shift = min(e.magnitude(x), shift);
-        m[t] = shift;
-        w[t] = e.weight(x, shift);
-      }
-      moves = any_differs(shift, before);
-    }
-  };
-
   // Adds keys and values to the sums (Eq. 12, Eq. 13).
   struct Keys {
     const E &e;
-    const KeyPoints &k;
+    const Points &k;
     Rows<const Real> v;
     const uint8_t *mask;
     const Weights &weights;
@@ -107,7 +113,7 @@ template <class E> struct TilesOf final : Tiles {
   // Adds queries to the reverse sums; the mirror of Keys.
   struct Queries {
     const E &e;
-    const QueryPoints &q;
+    const Points &q;
     Adjoint from;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       const int64_t o = t * from.stride;
@@ -180,15 +186,15 @@ template <class E> struct TilesOf final : Tiles {
   }
 
   void accumulate(const Operands &in, Block b) const override {
-    const KeyPoints k(e, in.k, in.rows);
-    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
     walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights}, Nothing{});
   }
 
   void causal(const Operands &in, Block b, Sink y) const override {
-    const QueryPoints q(e, in.q, in.rows);
-    const KeyPoints k(e, in.k, in.rows);
-    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    const Points q(e, in.q, in.rows);
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
     walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
@@ -198,7 +204,7 @@ template <class E> struct TilesOf final : Tiles {
 
   void readout(const Operands &in, const V *sums, Sink y) const override {
     const Sums &base = *(const Sums *)sums;
-    const QueryPoints q(e, in.q, in.rows);
+    const Points q(e, in.q, in.rows);
     for (int i = 0; i < in.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
       y.put(i, quotient(o.s, o.z));
@@ -206,10 +212,10 @@ template <class E> struct TilesOf final : Tiles {
   }
 
   void causal_dq(const Operands &in, Block b, Sink dq, Adjoint to) const override {
-    const QueryPoints q(e, in.q, in.rows);
+    const Points q(e, in.q, in.rows);
     const Rows<const Real> gy = in.gy;
-    const KeyPoints k(e, in.k, in.rows);
-    const Weights weights(e, in.k, in.mask, in.rows, b.shift());
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
     walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<true, true>(q[i], base, local);
@@ -222,14 +228,14 @@ template <class E> struct TilesOf final : Tiles {
   }
 
   void reverse_sums(const Operands &in, Block b, Adjoint from) const override {
-    const QueryPoints q(e, in.q, in.rows);
+    const Points q(e, in.q, in.rows);
     walk<E, true>(e, b, in.rows, Queries{e, q, from}, Nothing{});
   }
 
   void causal_dkdv(const Operands &in, Block b, Sink dk, Sink dv,
                    Adjoint from) const override {
-    const KeyPoints x(e, in.k, in.rows);
-    const QueryPoints q(e, in.q, in.rows);
+    const Points x(e, in.k, in.rows);
+    const Points q(e, in.q, in.rows);
     const Rows<const Real> k = in.k, v = in.v;
     const uint8_t *mask = in.mask;
     walk<E, true>(e, b, in.rows, Queries{e, q, from},
@@ -244,7 +250,7 @@ template <class E> struct TilesOf final : Tiles {
 
   void full_dq(const Operands &in, const V *sums, Block b, Sink dq) const override {
     const Sums &base = *(const Sums *)sums;
-    const QueryPoints q(e, in.q, in.rows);
+    const Points q(e, in.q, in.rows);
     const Rows<const Real> gy = in.gy;
     walk<E, false>(
         e, b, in.rows,
@@ -259,7 +265,7 @@ template <class E> struct TilesOf final : Tiles {
 
   void full_dkdv(const Operands &in, const V *sums, V m, Sink dk, Sink dv) const override {
     const Sums &base = *(const Sums *)sums;
-    const KeyPoints x(e, in.k, in.rows);
+    const Points x(e, in.k, in.rows);
     const Rows<const Real> k = in.k, v = in.v;
     const uint8_t *mask = in.mask;
     for (int i = 0; i < in.rows; ++i) {
