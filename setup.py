@@ -1,7 +1,7 @@
 """Build the native kernel `eattn/ops/_native.so`; pyproject.toml has all other metadata.
 
 The library is plain C++17 with a C ABI, so neither torch nor the Python headers are needed.
-`api.cpp` is compiled once, and `kernels.cpp` once per instruction set and type with its own flags;
+`api.cpp` is compiled once, and the other files once per instruction set and type with own flags;
 the library selects the instruction set at run time. If the build fails, a warning is printed and
 the installation continues without the library. eattn then uses the slower eager backend.
 """
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -117,9 +118,9 @@ def units(isas: dict[str, list[str]]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the folder, source and flags of every object file in the library."""
     yield "api", str(NATIVE / "api.cpp"), []
     for isa, march in isas.items():
-        for real in ("float", "double"):
+        for real, name in product(("float", "double"), ("kernels", "grid")):
             macros = [f"-DEATTN_ISA={isa}", f"-DEATTN_REAL={real}"]
-            yield f"{isa}-{real}", str(NATIVE / "kernels.cpp"), [*macros, *march]
+            yield f"{isa}-{real}", str(NATIVE / f"{name}.cpp"), [*macros, *march]
 
 
 setup(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any
 
+from paper.beyond import recall
 from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.experiment import PAPER, result
 from paper.harness.runlog import Row, find_row, matches
@@ -59,7 +60,7 @@ def _tasks() -> Iterator[Task]:
     pair = _pair("lm", "bits_per_byte", what="run", short_conv=4, positions=False, seed=0)
     task = "bits per byte of Python sources, 3.2 M parameters, 300 steps"
     yield task, three, min, SOFTMAX, pair
-    pair = [_recall(mixer) for mixer in NAMES]
+    pair = [recall.accuracy(result("recall").rows, mixer) for mixer in NAMES]
     yield "recall of 32 key-value pairs", "{:.2f}".format, max, SOFTMAX, pair
     pair = [_mean("table3", "accuracy", mixer=mixer, protocol="clean") for mixer in NAMES]
     yield "accuracy, mean of the paper's four classification sets", three, max, SOFTMAX, pair
@@ -98,8 +99,3 @@ def _pair(name: str, field: str, **fields: object) -> list[float]:
 
 def _mean(name: str, field: str, **fields: object) -> float:
     return fmean(row[field] for row in result(name).rows if matches(row, fields))
-
-
-def _recall(mixer: str) -> float:
-    runs = [row for row in result("recall").rows if row.get("mixer") == mixer]
-    return float(max(runs, key=lambda row: row["validation"])["accuracy"]["32"])

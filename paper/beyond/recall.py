@@ -3,14 +3,19 @@
 How many pairs of key and value can a mixer keep apart? The task is multi-query associative recall
 (MQAR) as in Zoology (Arora et al., 2023): pairs of key and value, then each key once more, and the
 model must predict its value. Small states are known to be weak here: a few numbers per channel
-cannot hold many pairs. The models have two layers with a short convolution, which tells a value its
-key, and differ only in the mixer. They train on all numbers of pairs at once and never see a sample
-twice.
+cannot hold many pairs. The quadratures `ea-qN` differ in the width of their grid and in the number
+of their nodes, which is the size of their state. The models have two layers with a short
+convolution, which tells a value its key, and differ only in the mixer. They train on all numbers of
+pairs at once and never see a sample twice.
+
+Each mixer trains with one seed at several learning rates, and validation selects the best. If that
+is the smallest or the largest one, the next is tried as well. The other seeds, the longer runs and
+the runs with more pairs use the selected learning rate.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -22,17 +27,23 @@ from torch import Tensor, nn
 from eattn.hf import EAConfig, EAForCausalLM
 from eattn.nn import check_mixer
 from eattn.train import Task, TrainConfig, isolated, train
-from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, lines
+from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Point, lines
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog, group
-from paper.harness.scores import seeds
+from paper.harness.runlog import Key, Row, RunLog, matches
+from paper.harness.scores import Mean, seeds
 from paper.harness.settings import by_variant, defaults, key_of, settings_of
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Associative recall"
-OURS = "ea-6"
+EXACT = "ea"  # quadratic: a run takes 1.5 hours, so it has two learning rates and one seed
+SMALL, LARGE = "ea-q25r12", "ea-q65r16"  # quadratures with targets
+OURS = ("ea-6", SMALL, LARGE)
+LINEAR = "la"
 GUESS = "any value of the sample"  # models learn this first
+LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # learning rates beyond those of a plan
+LONGER = {"steps": 6000}
+HARDER = {"pairs": (4, 8, 16, 32, 64, 128)}
 VALIDATION, TEST = 1, 2  # streams of random numbers; training uses stream 0
 EVALUATED = 64  # samples per batch of the evaluation
 EARLY = 0.01  # exponent of the distribution of the queries' positions: most come early
@@ -42,26 +53,59 @@ SMALLEST = 0.01  # smaller differences in accuracy are chance
 
 @dataclass(frozen=True)
 class Plan:
-    """Every mixer with every learning rate and seed; a sample of p pairs has 4 p tokens."""
+    """Mixers to train, in stages; a sample of p pairs has 4 p tokens."""
 
-    mixers: tuple[str, ...] = ("ea-2", "ea-6", "ea", "la", "sa")
-    lrs: tuple[float, ...] = (1e-3, 3e-3)  # the best one on validation counts
-    seeds: int = 1
+    mixers: tuple[str, ...] = (
+        *("ea-2", "ea-6"),
+        *("ea-q17", "ea-q25", SMALL, "ea-q33r16", LARGE),
+        *(EXACT, LINEAR, "deltanet", "sa"),
+    )
+    lrs: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
+    longer: tuple[str, ...] = ("ea-6", SMALL, LINEAR, "deltanet")  # mixers that also train longer
+    harder: tuple[str, ...] = ("ea-6", LARGE, LINEAR, "deltanet", "sa")  # also with more pairs
+    seeds: int = 3
     pairs: tuple[int, ...] = (4, 8, 16, 32)
     hidden: int = 64
     layers: int = 2
-    heads: int = 1  # of sa and la; one, as in Zoology, holds the most pairs
+    heads: int = 1  # of sa, la and deltanet; one, as in Zoology, holds the most pairs
     vocab: int = 512
     batch: int = 64
     steps: int = 1500
     judged: int = 512  # samples of each number of pairs
     jobs: int | None = None  # runs side by side; one per core by default
 
-    def runs(self) -> Iterator[Key]:
-        """Yield the settings of every training run, which are the key of its row."""
-        changed = key_of(self, DEFAULTS)
-        for seed, mixer, lr in product(range(self.seeds), self.mixers, self.lrs):
-            yield {"what": "run", "mixer": mixer, "lr": lr, "seed": seed} | changed
+    def runs(self, rows: Rows) -> Iterator[Key]:
+        """Yield the settings of the training runs, which are the keys of their rows.
+
+        Runs at the best learning rate of a mixer follow once `rows` contain its whole sweep.
+        """
+        for mixer in self.mixers:
+            lrs, best = self.sweep(mixer, rows)
+            yield from (self.key(mixer, lr) for lr in lrs)
+            if best is None or mixer == EXACT:
+                continue
+            yield from (self.key(mixer, best, seed) for seed in range(1, self.seeds))
+            if mixer in self.longer:
+                yield self.key(mixer, best) | LONGER
+            if mixer in self.harder:
+                yield self.key(mixer, best) | HARDER
+
+    def sweep(self, mixer: str, rows: Rows) -> tuple[list[float], float | None]:
+        """Return the learning rates to try, and the best one if all of them have rows."""
+        lrs = list(self.lrs[:2] if mixer == EXACT else self.lrs)
+        while True:
+            keys = [self.key(mixer, lr) for lr in lrs]
+            found = [row for row in rows if any(matches(row, key) for key in keys)]
+            if len(found) < len(lrs):
+                return lrs, None
+            best = best_run(found)
+            more = beyond(best["lr"], lrs)
+            if mixer == EXACT or more is None or best["validation"] == 1.0:
+                return lrs, best["lr"]
+            lrs.append(more)
+
+    def key(self, mixer: str, lr: float, seed: int = 0) -> dict[str, object]:
+        return {"what": "run", "mixer": mixer, "lr": lr, "seed": seed} | key_of(self, DEFAULTS)
 
 
 DEFAULTS = defaults(Plan, after="seeds")
@@ -69,14 +113,41 @@ DEFAULTS = defaults(Plan, after="seeds")
 
 def plan(quick: bool) -> Plan:
     """Return the full plan, or one with hardly enough steps to learn the task."""
-    return Plan(pairs=(4, 8, 16), lrs=(3e-3,), steps=300, judged=128) if quick else Plan()
+    if not quick:
+        return Plan()
+    few = Plan(
+        ("ea-6", SMALL, LINEAR, "deltanet", "sa"), lrs=(3e-3,), longer=(), harder=(), seeds=1
+    )
+    return replace(few, pairs=(4, 8, 16), steps=300, judged=128)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
-    """Train every model of the plan, several side by side."""
+    """Train the models of the plan, several side by side, until no run is missing."""
     for mixer in plan.mixers:
         check_mixer(mixer)
-    return run_all(log, plan.runs(), measure_run, jobs=plan.jobs)
+    while missing := [key for key in plan.runs(log.rows) if not log.has(key)]:
+        for _ in run_all(log, missing, measure_run, jobs=plan.jobs):
+            pass
+    for key in plan.runs(log.rows):
+        yield from log.find(key)
+
+
+def best_run(runs: Rows) -> Row:
+    """Return the run of the first seed with the best validation; the lower rate wins a tie."""
+    first = min(row["seed"] for row in runs)
+    return max(
+        (row for row in runs if row["seed"] == first),
+        key=lambda row: (row["validation"], -row["lr"]),
+    )
+
+
+def beyond(best: float, lrs: Sequence[float]) -> float | None:
+    """Return the next learning rate if the best of several is the smallest or the largest."""
+    if len(lrs) > 1 and best == max(lrs):
+        return min((lr for lr in LADDER if lr > best), default=None)
+    if len(lrs) > 1 and best == min(lrs):
+        return max((lr for lr in LADDER if lr < best), default=None)
+    return None
 
 
 # ---- samples -------------------------------------------------------------------------------------
@@ -211,78 +282,142 @@ def state_bytes(model: EAForCausalLM, settings: Row) -> int:
     return int(model(tokens, use_cache=True).past_key_values.nbytes)
 
 
-def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the runs of each mixer with its best learning rate on validation, one per seed."""
-    found = {}
-    for name, runs in by_variant(rows, lambda row: row["mixer"], DEFAULTS).items():
-        found[name] = max(
-            group(runs, "lr").values(), key=lambda of: fmean(row["validation"] for row in of)
-        )
-    return found
+def stages(rows: Rows) -> list[list[Row]]:
+    """Split runs by their numbers of pairs and of steps; the most runs come first."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        run = settings_of(row, DEFAULTS)
+        found.setdefault((str(list(run["pairs"])), run["steps"]), []).append(row)
+    return sorted(found.values(), key=len, reverse=True)
 
 
-def mean_accuracy(runs: Sequence[Row]) -> dict[int, float]:
-    """Return the mean accuracy over seeds, by number of pairs."""
+def chosen(rows: Rows) -> dict[str, list[Row]]:
+    """Return the runs of each mixer at its best learning rate, one per seed."""
+    order = {mixer: n for n, mixer in enumerate(Plan.mixers)}
+    rows = sorted(rows, key=lambda row: order.get(row["mixer"], len(order)))
+    found = by_variant(rows, lambda row: row["mixer"], DEFAULTS)
+    return {
+        name: [row for row in runs if row["lr"] == best_run(runs)["lr"]]
+        for name, runs in found.items()
+    }
+
+
+def means(runs: Rows) -> dict[int, Mean]:
+    """Return mean and deviation of the accuracy over seeds, by number of pairs."""
     counts = runs[0]["accuracy"]
-    return {int(pairs): fmean(row["accuracy"][pairs] for row in runs) for pairs in counts}
+    return {int(pairs): Mean.of([row["accuracy"][pairs] for row in runs]) for pairs in counts}
 
 
-def _softmax(rows: Rows) -> float:
-    """Return SA's accuracy with the fewest pairs: it must be able to learn the task."""
-    found = mean_accuracy(chosen(rows)["sa"])
-    return found[min(found)]
+def accuracy(rows: Rows, mixer: str, pairs: int = 32, *, least: int = 1) -> float:
+    """Return a mixer's mean accuracy in the main stage, or raise with fewer seeds than `least`."""
+    runs = chosen(stages(rows)[0])[mixer]
+    if len(runs) < least:
+        raise LookupError(f"{mixer} must have {seeds(least)}, got {len(runs)}")
+    return means(runs)[pairs].value
 
 
-TARGETS = (Target("SA, fewest pairs: accuracy", _softmax, at_least=0.95),)
+def _mean(rows: Rows, mixer: str) -> float:
+    return accuracy(rows, mixer, least=Plan.seeds)
+
+
+def _gain(rows: Rows, mixer: str) -> float:
+    return _mean(rows, mixer) - _mean(rows, LINEAR)
+
+
+def _kilobytes(rows: Rows, mixer: str) -> float:
+    return float(chosen(stages(rows)[0])[mixer][0]["state_bytes"] / 1000)
+
+
+_at = ", 32 pairs: accuracy"
+TARGETS = (
+    Target("SA, 4 pairs: accuracy", partial(accuracy, mixer="sa", pairs=4), at_least=0.95),
+    Target(SMALL + _at, partial(_mean, mixer=SMALL), at_least=0.9),
+    Target(f"{SMALL}: state", partial(_kilobytes, mixer=SMALL), at_most=28, unit=" kB"),
+    Target(LARGE + _at, partial(_mean, mixer=LARGE), at_least=0.97),
+    Target(f"{SMALL}{_at} minus LA", partial(_gain, mixer=SMALL), at_least=SMALLEST),
+    Target(f"{LARGE}{_at} minus LA", partial(_gain, mixer=LARGE), at_least=SMALLEST),
+)
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield the accuracy of each mixer, its state, and what guessing gives."""
-    found = chosen(rows)
-    means = {name: mean_accuracy(runs) for name, runs in found.items()}
-    pairs = sorted(set().union(*means.values()))
+    """Yield a table per stage: the accuracy of each mixer, its state, and what guessing gives."""
+    main, *others = stages(rows)
+    yield _table(main, _notes(main))
+    for runs in others:
+        most = seeds(max(map(len, chosen(runs).values())))
+        yield _table(runs, [f"At the learning rates selected with {_words(main)}; {most}."])
+
+
+def _table(rows: Sequence[Row], notes: Sequence[str]) -> Table:
+    found = {name: (runs[0], means(runs)) for name, runs in chosen(rows).items()}
+    pairs = sorted(set().union(*(of for _, of in found.values())))
     body = []
-    for name, runs in found.items():
-        cells = [f"{means[name][p]:.3f}" if p in means[name] else "" for p in pairs]
-        sizes = [f"{runs[0][field]:,}" for field in ("state_bytes", "parameters")]
-        body.append([name, *cells, f"{runs[0]['lr']:g}", *sizes])
+    for name, (run, of) in found.items():
+        cells = [of[p].text if p in of else "" for p in pairs]
+        sizes = [f"{run[field]:,}" for field in ("state_bytes", "parameters")]
+        body.append([name, *cells, f"{run['lr']:g}", *sizes])
     body.append([GUESS, *(f"{1 / p:.3f}" for p in pairs), "", "", ""])
     head = ["mixer", *(f"{p} pairs" for p in pairs), "lr", "state, bytes", "parameters"]
-    yield Table("Share of queries answered correctly", head, body, [_note(rows, found)])
+    return Table(f"Share of queries answered correctly, {_words(rows)}", head, body, notes)
 
 
-def _note(rows: Sequence[Row], found: dict[str, list[Row]]) -> str:
+def _words(rows: Sequence[Row]) -> str:
     run = settings_of(rows[0], DEFAULTS)
-    most, lrs = max(map(len, found.values())), len(group(rows, "lr"))
-    return (
-        f"{run['layers']} blocks of {run['hidden']} channels with a short convolution; `sa` and"
-        f" `la` with {run['heads']} head{'s' * (run['heads'] > 1)}; 4 tokens per pair from a"
-        f" vocabulary of {run['vocab']}; {run['steps']:,} steps of {run['batch']} samples; the best"
-        f" of {lrs} learning rate{'s' * (lrs > 1)} on validation; {seeds(most)}."
-        " The state is that after the longest sample."
+    return f"{min(run['pairs'])} to {max(run['pairs'])} pairs, {run['steps']:,} steps"
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    run, most = settings_of(rows[0], DEFAULTS), max(map(len, chosen(rows).values()))
+    models = (
+        f"{run['layers']} blocks of {run['hidden']} channels with a short convolution; `sa`, `la`"
+        f" and `deltanet` with {run['heads']} head{'s' * (run['heads'] > 1)}; 4 tokens per pair,"
+        f" vocabulary of {run['vocab']}, {run['batch']} samples per step. The state is that after"
+        " the longest sample. `ea-q25r12` has 25 nodes on ±12; without a radius in the name, nodes"
+        " are 0.5 apart."
     )
+    tried = sorted({row["lr"] for row in rows})
+    inner, outer = (
+        ", ".join(f"{lr:g}" for lr in tried if (lr in Plan.lrs) == planned)
+        for planned in (True, False)
+    )
+    choice = f"Learning rate: the best of {inner} on validation with seed 0"
+    if outer:
+        choice += f", and of {outer} where the best of these is the smallest or the largest"
+    choice += f". {seeds(most)}" + ", mean ± standard deviation" * (most > 1)
+    exact = any(row["mixer"] == EXACT for row in rows)
+    limit = " A run of `ea` takes 1.5 hours: it has two learning rates and one seed."
+    return [models, f"{choice}.{limit * exact}"]
 
 
 def draw(rows: Sequence[Row]) -> Chart:
-    """Draw the accuracy along the number of pairs."""
-    looks, points = {GUESS: Look(GREY, DOTTED)}, []
-    places: set[int] = set()
-    for name, runs in chosen(rows).items():
-        looks[name] = LOOKS.get(runs[0]["mixer"], Look(GREY))
-        for pairs, value in mean_accuracy(runs).items():
-            points.append({"series": name, "x": pairs, "y": value})
-            places.add(pairs)
-    points += [{"series": GUESS, "x": pairs, "y": 1 / pairs} for pairs in sorted(places)]
-    x, y = "pairs of key and value", "share of correct answers"
-    title = "Accuracy of associative recall"
-    return Chart([lines(title, points, x=x, y=y, log="x", looks=looks, columns=6)])
+    """Draw the accuracy along the number of pairs, and against the bytes of the state."""
+    along: list[Point] = []
+    states: list[Point] = []
+    for name, runs in chosen(stages(rows)[0]).items():
+        of = means(runs)
+        along += [{"series": name, "x": pairs, "y": mean.value} for pairs, mean in of.items()]
+        states.append({"series": name, "x": runs[0]["state_bytes"], "y": of[max(of)].value})
+    places = sorted({point["x"] for point in along})
+    along += [{"series": GUESS, "x": pairs, "y": 1 / pairs} for pairs in places]
+    looks = LOOKS | {GUESS: Look(GREY, DOTTED)}
+    y = "share of correct answers"
+    first = lines("(a) By number of pairs", along, x="pairs", y=y, log="x", looks=looks)
+    title = f"(b) {places[-1]} pairs, by size of the state"
+    return Chart([first, lines(title, states, x="bytes", y=y, log="x", looks=looks)])
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the numbers of pairs at which another mixer answers more queries than EA-6."""
-    found = {name: mean_accuracy(runs) for name, runs in chosen(rows).items()}
-    own = found.pop(OURS, {})
-    for name, means in found.items():
-        for pairs, accuracy in means.items():
-            if accuracy > own.get(pairs, 1.0) + SMALLEST:
-                yield f"{pairs} pairs: `{name}` {accuracy:.3f}, EA-6 {own[pairs]:.3f}."
+    """Yield the numbers of pairs at which other mechanisms answer more queries than EA."""
+    for runs in stages(rows):
+        found = {name: means(of) for name, of in chosen(runs).items()}
+        others = {name: of for name, of in found.items() if not name.startswith("ea")}
+        for own in OURS:
+            for pairs, mean in found.get(own, {}).items():
+                better = [
+                    f"`{name}` {of[pairs].value:.3f}"
+                    for name, of in others.items()
+                    if pairs in of and of[pairs].value > mean.value + SMALLEST
+                ]
+                if better:
+                    where = f"{pairs} pairs, trained on {_words(runs)}"
+                    yield f"{where}: {', '.join(better)}; `{own}` {mean.value:.3f}."

@@ -48,6 +48,11 @@ Looks = Mapping[str, Look]
 LOOKS = {
     "ea-6": Look(BLUE),
     "ea-2": Look(VERMILLION),
+    "ea-q17": Look(SKY, SOLID, "diamond"),
+    "ea-q25": Look(GREEN, SOLID, "diamond"),
+    "ea-q25r12": Look(PURPLE, SOLID, "diamond"),
+    "ea-q33r16": Look(VERMILLION, SOLID, "diamond"),
+    "ea-q65r16": Look(BLACK, SOLID, "diamond"),
     "ea": Look(BLACK, DASHED, "square"),
     "sa": Look(GREEN, DASHED, "square"),
     "sa-math": Look(PURPLE, DASHED, "square"),

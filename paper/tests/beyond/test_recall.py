@@ -12,13 +12,16 @@ pytest.importorskip("transformers", reason='needs pip install "eattn[hf]"')
 from paper.beyond import recall
 from paper.beyond.recall import NO_LABEL, Draws, Plan
 from paper.harness.experiment import result
-from paper.harness.runlog import RunLog
+from paper.harness.runlog import RunLog, matches
 from paper.harness.target import judge
 
 TINY = Plan(
     mixers=("ea-6", "la", "sa"),
     pairs=(2, 4),
     lrs=(1e-2,),
+    longer=(),
+    harder=(),
+    seeds=1,
     hidden=16,
     vocab=16,
     batch=8,
@@ -107,8 +110,10 @@ def test_rows_have_accuracies_and_a_new_setting_keeps_them(tmp_path):
     (more,) = recall.rows(longer, RunLog(log.path, "recall"))
     assert more["steps"] == 5
     assert log.path.read_bytes().startswith(before)
-    (table,) = recall.tables([*found.values(), more])
-    assert [cells[0] for cells in table.lines][-2:] == ["ea-6, steps 5", recall.GUESS]
+    first, second = recall.tables([*found.values(), more])
+    assert [cells[0] for cells in first.lines] == [*TINY.mixers, recall.GUESS]
+    assert [cells[0] for cells in second.lines] == ["ea-6", recall.GUESS]
+    assert "2 to 4 pairs, 5 steps" in second.title
 
 
 class LookUp(torch.nn.Module):
@@ -127,37 +132,111 @@ def test_a_model_that_looks_up_keys_is_perfect():
 
 
 def test_published_rows_belong_to_the_full_plan():
-    log = RunLog(None, "recall")
-    log.rows = result("recall").rows
-    assert all(log.has(key) for key in recall.plan(quick=False).runs())
-    changed = replace(recall.plan(False), steps=3000)
-    assert not any(log.has(key) for key in changed.runs())
+    rows = result("recall").rows
+    keys = list(recall.plan(quick=False).runs(rows))
+    assert all(any(matches(row, key) for key in keys) for row in rows)
+    changed = replace(recall.plan(False), steps=3000).runs(rows)
+    assert not any(matches(row, key) for key in changed for row in rows)
 
 
-def run(mixer: str, lr: float, seed: int, validation: float, **accuracy: float):
-    found = {name.removeprefix("p"): value for name, value in accuracy.items()}
-    key = {"what": "run", "mixer": mixer, "lr": lr, "seed": seed}
+def run(mixer: str, lr: float, seed: int, validation: float, *accuracy: float, **changes: object):
+    key = {"what": "run", "mixer": mixer, "lr": lr, "seed": seed} | changes
+    found = dict(zip(("4", "32", "64"), accuracy, strict=False))
     sizes = {"state_bytes": 4096, "parameters": 1000}
     return key | {"validation": validation, "accuracy": found} | sizes
 
 
+def new_runs(plan: Plan, rows: list) -> list[tuple]:
+    """Return mixer, learning rate, seed, steps and pairs of the runs that have no row."""
+    fields = ("mixer", "lr", "seed", "steps", "pairs")
+    keys = [key for key in plan.runs(rows) if not any(matches(row, key) for row in rows)]
+    return [tuple(key[field] for field in fields) for key in keys]
+
+
+def test_more_seeds_and_stages_follow_at_the_best_learning_rate():
+    plan = Plan(("la",), lrs=(1e-3, 3e-3, 1e-2), harder=())
+    rows = [run("la", lr, 0, found) for lr, found in ((1e-3, 0.5), (3e-3, 0.9))]
+    assert new_runs(plan, rows) == [("la", 1e-2, 0, None, None)]
+    rows.append(run("la", 1e-2, 0, 0.7))
+    later = [("la", 3e-3, seed, None, None) for seed in (1, 2)]
+    assert new_runs(plan, rows) == [*later, ("la", 3e-3, 0, 6000, None)]
+    harder = replace(plan, longer=(), harder=("la",))
+    pairs = recall.HARDER["pairs"]
+    assert new_runs(harder, rows) == [*later, ("la", 3e-3, 0, None, pairs)]
+    rows += [run("la", 3e-3, seed, 0.1) for seed in (1, 2)]  # seed 0 alone selects the rate
+    assert new_runs(plan, rows) == [("la", 3e-3, 0, 6000, None)]
+
+
+@pytest.mark.parametrize(
+    ("found", "more"), [((0.1, 0.2), 1e-2), ((0.2, 0.1), 3e-4), ((1.0, 0.9), None)]
+)
+def test_a_best_learning_rate_at_the_edge_extends_the_sweep(found, more):
+    plan = Plan(("sa",), lrs=(1e-3, 3e-3), longer=(), harder=(), seeds=1)
+    rows = [run("sa", lr, 0, value) for lr, value in zip(plan.lrs, found, strict=True)]
+    expected = [] if more is None else [("sa", more, 0, None, None)]
+    assert new_runs(plan, rows) == expected
+    if more is not None:
+        assert new_runs(plan, [*rows, run("sa", more, 0, 0.0)]) == []
+
+
+def test_exact_ea_runs_only_twice():
+    plan = Plan(("ea",))
+    assert [key[1] for key in new_runs(plan, [])] == [1e-3, 3e-3]
+    assert new_runs(plan, [run("ea", lr, 0, lr) for lr in (1e-3, 3e-3)]) == []
+
+
+def test_rows_runs_every_stage(monkeypatch):
+    def fake(log, keys, measure, jobs):
+        for key in keys:
+            log.add(key, run("la", key["lr"], key["seed"], 1 - key["lr"], 0.5, 0.5))
+            yield from log.find(key)
+
+    monkeypatch.setattr(recall, "run_all", fake)
+    log = RunLog(None, "recall")
+    found = list(recall.rows(Plan(("la",)), log))
+    assert found == log.rows
+    # four rates, then 3e-4 and 1e-4 beyond the edge, two seeds, longer, harder
+    assert sorted(row["lr"] for row in found) == [1e-4] * 5 + [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+
+
 def test_the_learning_rate_is_chosen_on_validation():
     rows = [
-        run("sa", 1e-3, 0, 0.8, p4=0.7, p16=0.5),
-        run("sa", 1e-3, 1, 0.8, p4=0.9, p16=0.7),
-        run("sa", 1e-2, 0, 0.1, p4=1.0, p16=1.0),
-        run("sa", 1e-2, 1, 0.9, p4=1.0, p16=1.0),
-        run("ea-6", 1e-2, 0, 0.9, p4=0.7, p16=0.5),
+        run("sa", 1e-3, 0, 0.8, 0.7, 0.5),
+        run("sa", 1e-3, 1, 0.1, 0.9, 0.7),
+        run("sa", 1e-2, 0, 0.1, 1.0, 1.0),
+        run("ea-6", 1e-2, 0, 0.9, 0.7, 0.5),
+        run("sa", 1e-3, 0, 1.0, 1.0, 1.0, steps=6000),
     ]
-    (table,) = recall.tables(rows)
-    assert table.lines[0] == ["sa", "0.800", "0.600", "0.001", "4,096", "1,000"]
-    assert table.lines[-1] == [recall.GUESS, "0.250", "0.062", "", "", ""]
+    first, longer = recall.tables(rows)
+    assert first.lines[0] == ["ea-6", "0.700", "0.500", "0.01", "4,096", "1,000"]
+    assert first.lines[1][:4] == ["sa", "0.800 ± 0.141", "0.600 ± 0.141", "0.001"]
+    assert first.lines[-1] == [recall.GUESS, "0.250", "0.031", "", "", ""]
+    assert "the best of 0.001, 0.01 on validation with seed 0" in first.notes[1]
+    assert longer.lines[0] == ["sa", "1.000", "1.000", "0.001", "4,096", "1,000"]
     (verdict,) = judge(recall.TARGETS, rows)
     assert verdict.value == pytest.approx(0.8)
     assert verdict.words == "missed"
-    assert judge(recall.TARGETS, rows[4:]) == []
+    assert judge(recall.TARGETS, rows[3:4]) == judge(recall.TARGETS, []) == []
     assert list(recall.losses(rows)) == [
-        "4 pairs: `sa` 0.800, EA-6 0.700.",
-        "16 pairs: `sa` 0.600, EA-6 0.500.",
+        "4 pairs, trained on 4 to 32 pairs, 1,500 steps: `sa` 0.800; `ea-6` 0.700.",
+        "32 pairs, trained on 4 to 32 pairs, 1,500 steps: `sa` 0.600; `ea-6` 0.500.",
     ]
-    assert list(recall.draw(rows).legend) == ["sa", "ea-6", recall.GUESS]
+    chart = recall.draw(rows)
+    assert list(chart.legend) == ["ea-6", "sa", recall.GUESS]
+    assert [panel.title for panel in chart.panels][1] == "(b) 32 pairs, by size of the state"
+
+
+def test_targets_need_three_seeds():
+    def three(mixer: str, value: float):
+        return [run(mixer, 1e-2, seed, 0.9, 1.0, value) for seed in range(3)]
+
+    rows = [*three("la", 0.5), *three("ea-q25r12", 0.92), *three("ea-q65r16", 0.96)]
+    found = {verdict.target.name: verdict.words for verdict in judge(recall.TARGETS, rows)}
+    assert found == {
+        "ea-q25r12, 32 pairs: accuracy": "met",
+        "ea-q25r12: state": "met",
+        "ea-q65r16, 32 pairs: accuracy": "missed",
+        "ea-q25r12, 32 pairs: accuracy minus LA": "met",
+        "ea-q65r16, 32 pairs: accuracy minus LA": "met",
+    }
+    assert len(judge(recall.TARGETS, rows[1:])) == 3  # LA has two seeds

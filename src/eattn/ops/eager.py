@@ -36,7 +36,10 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool = 
     y, y_at = output(q, call.q)
 
     def emit(t: int, pair: Pair) -> None:
-        (num, den), _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
+        value, _ = call.kernel.read(*call.query(t), pair)  # Eq. 14, Eq. 15
+        if call.kernel.min_den and (value[1] <= call.kernel.min_den).any():
+            value = call.kernel.read_far(call.q[t].to(call.dtype), value, call.sums(pair))
+        num, den = value
         y_at[t] = num.div_(den).masked_fill_(den == 0, 0)  # Eq. 16; 0 if there is no key
 
     sums = call.forward_scan(emit)
@@ -129,6 +132,10 @@ class _Call:
             old = torch.minimum(magnitude, old, out=m[t if self.causal else 0])
         ends = torch.cat([self.shift, m[-1]], 1).cummin(1).values
         return torch.minimum(m, ends[:, :-1], out=m) if self.causal else ends[None, :, -1:]
+
+    def sums(self, pair: Pair) -> Iterator[tuple[int, Tensor]]:
+        """Yield n and (s_n, z_n)."""
+        return ((n, pair(n)) for n in range(len(self.start)))
 
     def query(self, t: int) -> Chain:
         """Return the chain of the queries of step t."""

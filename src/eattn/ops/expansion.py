@@ -12,7 +12,7 @@ MAX_ORDER = 16
 NODE_COUNTS = range(5, 1026, 2)
 DEFAULT_SPACING = 0.5  # weights are within 1e-4 of exact EA
 MAX_SPACING = 1.0  # weights are up to 17 % off here
-# Numbers that are repeated in native/quadrature.h and native/grid.h:
+# Numbers that are repeated in native/quadrature.h and native/grid.cpp:
 DENSE_NODES = 33  # more nodes are evaluated within CUTOFF of x only
 CUTOFF = 4.0
 SMALL_RADIUS = 6.5  # beyond it exp(-2x^2) is denormal in float32
@@ -76,10 +76,10 @@ class Quadrature:
     q and k are clamped to `reach`, 1.5 outside the grid. q and the keys near it should lie inside
     the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
 
-    Weights are accurate while some key is near each query: within 5 with more than 33 nodes, and
-    otherwise within 10 in float32. A query farther from all keys reads the nearest written node on
-    each side. Its output is finite, lies between the values, and equals v if there is only one key.
-    The gradient of such a query is 0.
+    Weights are accurate while some key is near each query: within 5 with more than 33 nodes.
+    With fewer nodes, in float32, within 10 on a radius of at most 6.5, and within 8 on a larger
+    one. A query farther from all keys reads the nearest written node on each side. Its output is
+    finite, lies between the values, and equals v if there is only one key. Its gradient is 0.
 
     Examples
     --------

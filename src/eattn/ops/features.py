@@ -6,7 +6,7 @@ shift, the running minimum of the keys' `magnitude`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ GAUSSIAN_ROOT = 2.0**36  # Gaussian features are multiplied by the square of thi
 
 Pair = Callable[[int], Tensor]  # n -> (s_n, z_n) [2, ...]; the next call overwrites it
 Chain = tuple[Any, Tensor]  # point, first
-GaussianPoint = tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float]  # see _chain
+GaussianPoint = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]  # see _chain
 
 
 class Features(Protocol):
@@ -53,6 +53,12 @@ class Features(Protocol):
         """Return sum_n c_n f_n pair(n) and, with `slope`, its derivative: [2, B, C, D] each.
 
         `pair` is called in the order of `terms`.
+        """
+
+    def read_far(self, q: Tensor, value: Tensor, sums: Iterable[tuple[int, Tensor]]) -> Tensor:
+        """Return num and den: `value`, or another reading of queries that have no key near.
+
+        `sums` yields n and (s_n, z_n).
         """
 
 
@@ -118,6 +124,9 @@ class TaylorFeatures:
         for n in range(1, self.order + 1):
             yield n, f.mul_(point)
 
+    def read_far(self, q: Tensor, value: Tensor, sums: Iterable[tuple[int, Tensor]]) -> Tensor:
+        return value
+
     def read(
         self, point: Tensor, first: Tensor, pair: Pair, *, slope: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -151,11 +160,8 @@ class GaussianFeatures:
         )
         h = self.step / 4
         self.c = [1.0] * expansion.nodes
-        wide = dtype == torch.float64
-        self.min_den, self.max_product = (0.0, 1e300) if wide else (1e-34, 1e32)
-        # Lower bound for a query's features at the two outer nodes, so that den is never 0. It is
-        # too small to matter while some key is within 9.
-        self.edge_floor = 0.0 if wide else 1e-21
+        self.min_den = smallest_den(dtype)
+        self.max_product = 1e300 if dtype == torch.float64 else 1e32
         self.ratio = [math.exp(-2 * h * h * (2 * m + 1)) for m in range(self.middle)]
 
     def magnitude(self, k: Tensor) -> Tensor:
@@ -165,7 +171,7 @@ class GaussianFeatures:
         return self._chain(k, lambda f: f * GAUSSIAN_ROOT**-2)
 
     def query(self, q: Tensor) -> Chain:
-        return self._chain(q, lambda f: f, self.edge_floor)
+        return self._chain(q, lambda f: f)
 
     def bounded(self, chain: Chain, weight: Tensor) -> Chain:
         """Limit f_n to max_product / weight.
@@ -174,28 +180,26 @@ class GaussianFeatures:
         overflow at a node near the query. No key is near that node, so the limit does not change
         the result; it must only leave room for a sum over millions of tokens.
         """
-        (up, down, *_), first = chain
+        (up, down, _), first = chain
         limit = self.max_product / weight.abs()
-        return (up, down, limit.minimum, 0.0), first
+        return (up, down, limit.minimum), first
 
-    def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor], floor: float = 0.0) -> Chain:
-        """Return ((X, 1 / X, function applied to every feature, floor of outer nodes), first)."""
+    def _chain(self, x: Tensor, finish: Callable[[Tensor], Tensor]) -> Chain:
+        """Return ((X, 1 / X, function applied to every feature), first)."""
         x = self._clamp(x)
         power = (x * self.step).mul_(LOG2E)
         root = (x * x).mul_(-LOG2E).add_(math.log2(GAUSSIAN_ROOT)).exp2_()
-        return (torch.exp2(power), torch.exp2(-power), finish, floor), root.square()
+        return (torch.exp2(power), torch.exp2(-power), finish), root.square()
 
     def slope(self, k: Tensor) -> Tensor:
         return self._clamp(k).mul_(-4)
 
     def terms(self, point: GaussianPoint, first: Tensor) -> Iterator[tuple[int, Tensor]]:
-        up, down, finish, floor = point
+        up, down, finish = point
         right, left = first, first
         yield self.middle, finish(first)
         for i, ratio in enumerate(self.ratio, 1):
             right, left = (right * up).mul_(ratio), (left * down).mul_(ratio)
-            if floor and i == self.middle:
-                right, left = right.clamp(min=floor), left.clamp(min=floor)
             yield self.middle + i, finish(right)
             yield self.middle - i, finish(left)
 
@@ -212,6 +216,28 @@ class GaussianFeatures:
             if slope:
                 derivative.addcmul_(f, sums, value=(n - self.middle) * self.step)
         return value, derivative
+
+    def read_far(self, q: Tensor, value: Tensor, sums: Iterable[tuple[int, Tensor]]) -> Tensor:
+        """Return num and den of queries; where `value` has no key near, read other nodes.
+
+        They read the nearest written node on each side. `sums` yields n and (s_n, z_n).
+        """
+        q = self._clamp(q)
+        far = value[1] <= self.min_den
+        sides = [(torch.full_like(value[1], torch.inf), torch.zeros_like(value)) for _ in range(2)]
+        for n, pair in sums:
+            offset = (n - self.middle) * self.step / 4 - q
+            distance = offset.abs().masked_fill(pair[1] <= self.min_den, torch.inf)
+            for i, side in enumerate((offset <= 0, offset > 0)):
+                nearest, found = sides[i]
+                closer = side & (distance < nearest)
+                sides[i] = distance.where(closer, nearest), pair.where(closer, found)
+        least = torch.minimum(sides[0][0], sides[1][0])
+        read = torch.zeros_like(value)
+        for nearest, pair in sides:
+            f = torch.exp((least - nearest) * (least + nearest) * 2).masked_fill(nearest.isinf(), 0)
+            read = read + f * pair
+        return read.where(far, value)
 
     def _clamp(self, x: Tensor) -> Tensor:
         return x.clamp(-self.reach, self.reach)

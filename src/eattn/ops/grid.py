@@ -30,7 +30,7 @@ from eattn.ops.expansion import Quadrature
 from eattn.ops.features import smallest_den
 from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums
 
-PACKED = 2048  # above the largest number of nodes; same in native/grid.h
+PACKED = 2048  # above the largest number of nodes; same in native/grid.cpp
 
 Write = Callable[[Tensor, int], None]  # (sums, t): add the tokens of step t
 
@@ -76,8 +76,8 @@ class Grid:
         else:
             index = self.steps.expand(-1, *x.shape)
         offset = x - self.u[index]
-        f = torch.exp(-2 * offset.square()).masked_fill_(offset.abs() >= self.cutoff, 0)
-        return Near(index, f, offset)
+        f = torch.exp(-2 * offset.square())
+        return Near(index, f.masked_fill_(offset.abs() >= self.cutoff, 0), offset)
 
     def nearest_written(self, q: Tensor, z: Tensor) -> Tensor:
         """Return the nearest written node on each side of q [n], [2, n]; z is [N, n].

@@ -10,11 +10,12 @@
 
 #define EATTN_API extern "C" __attribute__((visibility("default")))
 
-#define EATTN_DECLARE(isa)                              \
-  extern "C" void eattn_forward_##isa##_float(const EattnArgs *);  \
-  extern "C" void eattn_forward_##isa##_double(const EattnArgs *); \
-  extern "C" void eattn_backward_##isa##_float(const EattnArgs *); \
-  extern "C" void eattn_backward_##isa##_double(const EattnArgs *);
+#define EATTN_DECLARE_ONE(what, isa)                              \
+  extern "C" void eattn_##what##_##isa##_float(const EattnArgs *); \
+  extern "C" void eattn_##what##_##isa##_double(const EattnArgs *);
+#define EATTN_DECLARE(isa)                                                \
+  EATTN_DECLARE_ONE(forward, isa) EATTN_DECLARE_ONE(backward, isa)        \
+  EATTN_DECLARE_ONE(grid_forward, isa) EATTN_DECLARE_ONE(grid_backward, isa)
 
 EATTN_DECLARE(baseline)
 #if defined(__x86_64__)
@@ -28,14 +29,15 @@ using Function = void (*)(const EattnArgs *);
 
 struct Isa {
   const char *name;
-  Function forward[2], backward[2];  // float, double
+  Function forward[2][2], backward[2][2];  // small or wide grid; float or double
   bool (*runs)();
 };
 
+#define EATTN_PAIR(what, isa) {eattn_##what##_##isa##_float, eattn_##what##_##isa##_double}
 #define EATTN_ISA(isa, test)                                      \
   {                                                               \
-    #isa, {eattn_forward_##isa##_float, eattn_forward_##isa##_double},   \
-        {eattn_backward_##isa##_float, eattn_backward_##isa##_double}, [] { return bool(test); } \
+    #isa, {EATTN_PAIR(forward, isa), EATTN_PAIR(grid_forward, isa)},   \
+        {EATTN_PAIR(backward, isa), EATTN_PAIR(grid_backward, isa)}, [] { return bool(test); } \
   }
 
 // Fastest first.
@@ -65,6 +67,9 @@ size_t bytes_of(const EattnArgs &a, int64_t length) {
   return size_t(a.B) * size_t(length) * size_t(a.D) * size;
 }
 
+// Whether grid.cpp computes this expansion; the same as Quadrature.wide in expansion.py.
+bool is_wide(const EattnArgs &a) { return a.radius > 6.5 || (a.radius > 0 && a.terms > 33); }
+
 EattnArgs single_thread_if_forked(const EattnArgs *args) {
   EattnArgs a = *args;
   if (forked || a.threads < 1) a.threads = 1;
@@ -74,7 +79,7 @@ EattnArgs single_thread_if_forked(const EattnArgs *args) {
 }  // namespace
 
 // Increment when EattnArgs changes, so that Python rejects an outdated library.
-EATTN_API int eattn_abi() { return 3; }
+EATTN_API int eattn_abi() { return 4; }
 
 // Python compares this with the size of its own list of fields.
 EATTN_API int eattn_args_size() { return int(sizeof(EattnArgs)); }
@@ -96,7 +101,7 @@ EATTN_API int eattn_isa_runs(int i) { return kIsas[i].runs(); }
 EATTN_API void eattn_forward(const EattnArgs *args, int isa, int is_double) {
   const EattnArgs a = single_thread_if_forked(args);
   prefer_huge_pages(a.y.data, bytes_of(a, a.Lq));
-  kIsas[isa].forward[is_double](&a);
+  kIsas[isa].forward[is_wide(a)][is_double](&a);
 }
 
 EATTN_API void eattn_backward(const EattnArgs *args, int isa, int is_double) {
@@ -104,5 +109,5 @@ EATTN_API void eattn_backward(const EattnArgs *args, int isa, int is_double) {
   prefer_huge_pages(a.dq.data, bytes_of(a, a.Lq));
   prefer_huge_pages(a.dk.data, bytes_of(a, a.Lk));
   prefer_huge_pages(a.dv.data, bytes_of(a, a.Lk));
-  kIsas[isa].backward[is_double](&a);
+  kIsas[isa].backward[is_wide(a)][is_double](&a);
 }

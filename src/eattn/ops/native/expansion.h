@@ -11,6 +11,7 @@
 //   slope(k)          d/dk log of the weight and of the features' common factor
 //   kLift             power of two that multiplies the sums of the backward
 //   min_den(gy)       below this den all keys are too far away to have a gradient
+//   kHasFar           whether read_far, instead of read, gives y below kMinDen
 //   add, add_scaled   add the features of a key, of a query, to the sums
 //   read              sum_n c_n f_n(p) s_n, and its derivative with the common factor held constant
 #pragma once

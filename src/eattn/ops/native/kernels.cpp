@@ -1,36 +1,13 @@
 // Element-wise attention as a series, forward and backward, for one ISA and one accumulation type.
 // This file is compiled once per (EATTN_ISA, EATTN_REAL); api.cpp selects a version at run time.
-// Only the two entry points may have external linkage: if inline functions were shared between
-// translation units, the linker might keep a version that this CPU cannot run.
 //
 // The work is split into (sequence, group of channel blocks) and, if these are fewer than
 // the threads, along time. The split does not change any bit of the result (see scan.h).
 #include "memory.h"
+#include "parallel.h"
 #include "tiles.h"
 
 namespace {
-
-// Run all tasks; the calling thread runs `first` before its share of the tasks.
-template <class First, class F> void parallel(int64_t tasks, int threads, First first, F task) {
-  if (threads > tasks) threads = int(tasks);
-#ifdef _OPENMP
-  if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp master
-      first();
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < tasks; ++i) task(i);
-    }
-    return;
-  }
-#endif
-  first();
-  for (int64_t i = 0; i < tasks; ++i) task(i);
-}
-template <class F> void parallel(int64_t tasks, int threads, F task) {
-  parallel(tasks, threads, [] {}, task);
-}
 
 // Populate the memory of an output, tokens [begin, end). This is fastest on the calling thread's
 // core, where pages were freed recently.
@@ -39,14 +16,6 @@ void prepare(const EattnView &x, int64_t io, int64_t row, int64_t begin, int64_t
   char *data = (char *)x.data + (row * x.sb + begin * x.sl) * size;
   populate(data, size_t((end - begin) * x.sl * size));
 }
-
-INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Channel blocks [first, first + count) of a sequence.
-struct Group {
-  int64_t first, count;
-};
 
 // Split of the work. Groups are wide, so that long runs of a row are read.
 struct Plan {
@@ -489,13 +458,5 @@ void run(const EattnArgs &a, void (Series::*pass)() const) {
 
 }  // namespace
 
-#define EATTN_JOIN(a, b, c) a##_##b##_##c
-#define EATTN_NAME(what, isa, real) EATTN_JOIN(what, isa, real)
-extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_forward, EATTN_ISA,
-                                                                 EATTN_REAL)(const EattnArgs *a) {
-  run(*a, &Series::forward);
-}
-extern "C" __attribute__((visibility("hidden"))) void EATTN_NAME(eattn_backward, EATTN_ISA,
-                                                                 EATTN_REAL)(const EattnArgs *a) {
-  run(*a, &Series::backward);
-}
+EATTN_ENTRY(forward) { run(*a, &Series::forward); }
+EATTN_ENTRY(backward) { run(*a, &Series::backward); }

@@ -53,7 +53,7 @@ template <class T> struct Scratch {
   ~Scratch() { free(data); }
   Scratch(const Scratch &) = delete;
   Scratch &operator=(const Scratch &) = delete;
-  T &operator[](int64_t i) { return data[i]; }
+  T &operator[](int64_t i) const { return data[i]; }
 };
 
 }  // namespace

@@ -17,18 +17,27 @@ namespace {
 struct Gaussians {
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
-  static constexpr Real kMinDen = kDouble ? 0 : Real(1e-34);
+  static constexpr bool kHasFar = true;
+  // Below this den a query has no key near, and below this z a node has no keys (smallest_den).
+  static constexpr Real kMinDen = kDouble ? Real(1e-290) : Real(1e-30);
   static constexpr Real kSmallest = 1 / std::numeric_limits<Real>::max();
   static constexpr Real kRoot = Real(68719476736.0);  // 2^36
   struct Point {
     V first, up, down;  // feature at the central node, X, 1 / X
   };
 
+  int terms;
   Real reach, step;
+  Real ratio[kMaxTerms / 2], slope_at[kMaxTerms];
 
   // The reach is the same as in expansion.py.
-  Gaussians(double r, int intervals)
-      : reach(Real(std::min(r + 1.5, 8.0))), step(Real(4 * r / intervals)) {}
+  Gaussians(double radius, int nodes) : terms(nodes), reach(Real(std::min(radius + 1.5, 8.0))) {
+    const int M = nodes / 2;
+    step = Real(4 * radius / M);
+    const double h = double(step) / 4;  // from the rounded step, whose exponential is X
+    for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
+    for (int n = 0; n < nodes; ++n) slope_at[n] = Real((n - M) * double(step));
+  }
 
   INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
   // The rounding errors of the exponents are corrected, because powers would amplify them.
@@ -48,6 +57,31 @@ struct Gaussians {
   static INLINE V magnitude(V) { return V{}; }
   static INLINE V weight(V, V) { return splat(1 / kRoot / kRoot); }
   INLINE V slope(V k) const { return -4 * inside(k); }
+
+  // Return y of queries with no key near: they read the nearest written node on each side.
+  __attribute__((noinline)) V read_far(V q, const V *s, const V *z) const {
+    const V x = inside(q);
+    V distance[2] = {splat(kInf), splat(kInf)}, num[2] = {}, den[2] = {};
+    for (int n = 0; n < terms; ++n) {
+      const V offset = slope_at[n] / 4 - x;
+      const I written = z[n] > kMinDen, left = written & (offset <= 0);
+      const I right = written & (offset > 0) & (distance[1] == kInf);
+      for (int side = 0; side < 2; ++side) {
+        const I found = side ? right : left;
+        distance[side] = select(found, abs(offset), distance[side]);
+        num[side] = select(found, s[n], num[side]);
+        den[side] = select(found, z[n], den[side]);
+      }
+    }
+    const V least = min(distance[0], distance[1]);
+    V total_num{}, total_den{};
+    for (int side = 0; side < 2; ++side) {
+      const V d = distance[side], f = select(d == kInf, V{}, exp(-2 * (d - least) * (d + least)));
+      total_num = fma(f, num[side], total_num);
+      total_den = fma(f, den[side], total_den);
+    }
+    return select(total_den == 0, V{}, total_num / total_den);
+  }
 };
 
 // N nodes u_m = m h, |m| <= M, on [-radius, radius]. e^-2(x - u_(m+1))^2 is e^-2(x - u_m)^2 times
@@ -56,19 +90,10 @@ struct Gaussians {
 template <int N> struct Quadrature : Gaussians {
   static constexpr int kTerms = N, M = N / 2;
   static constexpr Real kMaxProduct = kDouble ? Real(1e300) : Real(1e32);
-  // Lower bound for a query's features at the two outer nodes, so that den is never 0. It is too
-  // small to matter while some key is within 9.
-  static constexpr Real kEdgeFloor = kDouble ? 0 : Real(1e-21);
   using Sums = ::Sums<N>;
   using Shared = Gaussians;
 
-  Real ratio[M], slope_at[N];
-
-  explicit Quadrature(double radius) : Gaussians(radius, M) {
-    const double h = double(step) / 4;  // from the rounded step, whose exponential is X
-    for (int m = 0; m < M; ++m) ratio[m] = Real(std::exp(-2 * h * h * (2 * m + 1)));
-    for (int n = 0; n < N; ++n) slope_at[n] = Real((n - M) * double(step));
-  }
+  explicit Quadrature(double radius) : Gaussians(radius, N) {}
   static INLINE Real c(int) { return 1; }
 
   INLINE void add(Sums &sums, const Point &x, V u, V rho) const {
@@ -92,12 +117,12 @@ template <int N> struct Quadrature : Gaussians {
 
   template <bool kDerivative, bool kScaled>
   INLINE Reading read(const Point &p, const Sums &base, const Sums &local) const {
-    return sum<kDerivative, kScaled>(
+    return sum<kDerivative>(
         p, [&](int n) INLINE_LAMBDA { return local.s[n] + base.s[n]; },
         [&](int n) INLINE_LAMBDA { return local.z[n] + base.z[n]; });
   }
   template <bool kDerivative, bool kScaled> INLINE Reading read(const Point &p, const Sums &base) const {
-    return sum<kDerivative, kScaled>(
+    return sum<kDerivative>(
         p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
         [&](int n) INLINE_LAMBDA { return base.z[n]; });
   }
@@ -114,12 +139,11 @@ template <int N> struct Quadrature : Gaussians {
       f(M - 1 - i, left);
     });
   }
-  template <bool kDerivative, bool kQuery, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
+  template <bool kDerivative, class S, class Z> INLINE Reading sum(const Point &p, S s, Z z) const {
     Reading o{};
     o.r = splat(1);
     outward(p, [&](int n, V f) INLINE_LAMBDA {
       const V sn = s(n), zn = z(n);
-      if (kQuery && (n == 0 || n == N - 1)) f = max(f, splat(kEdgeFloor));
       o.s = fma(f, sn, o.s);
       o.z = fma(f, zn, o.z);
       if (kDerivative) {

@@ -125,6 +125,27 @@ template <class E> struct TilesOf final : Tiles {
   // Return y = num / den (Eq. 16), or 0 for a row that attends to no key.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
+  // Return the sums that `E::read` reads from a base and the sums of a tile.
+  static INLINE Sums merged(const Sums &base, const Sums &local) {
+    Sums all;
+    each_term<E::kTerms>([&](auto n) INLINE_LAMBDA {
+      all.s[n] = fma(splat(E::c(n)), local.s[n], base.s[n]);
+      all.z[n] = fma(splat(E::c(n)), local.z[n], base.z[n]);
+    });
+    return all;
+  }
+
+  // Return y of queries q from their reading o of the sums all().
+  template <class All> static INLINE V output(const E &e, const Reading &o, V q, All all) {
+    const V y = quotient(o.s, o.z);
+    if constexpr (E::kHasFar)
+      if (__builtin_expect(any_above(splat(E::kMinDen), o.z), 0)) {
+        const Sums &sums = all();
+        return select(o.z < E::kMinDen, e.read_far(q, sums.s, sums.z), y);
+      }
+    return y;
+  }
+
   // Return the weight of a query in the reverse sums.
   static INLINE V adjoint(V gy, V den) {
     return select(abs(den) <= E::min_den(gy), V{}, gy * E::kLift / den);
@@ -144,22 +165,13 @@ template <class E> struct TilesOf final : Tiles {
     // The powers of a key with weight 0 may be infinite, and 0 * inf is NaN.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
   }
-  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base,
-                                         const Sums &local) {
-    const KeyGradient o =
-        key_gradient(e, e.template read<true, false>(x, base, local), k, v, e.weight(k, m));
+  // The same for a reading of the sums all() at shift m.
+  template <class All>
+  static INLINE KeyGradient key_gradient(const E &e, const Reading &reading, Point x, V k, V v, V m,
+                                         All all) {
+    const KeyGradient o = key_gradient(e, reading, k, v, e.weight(k, m));
     if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
-    Sums all;
-    for (int n = 0; n < E::kTerms; ++n) {
-      all.s[n] = fma(splat(e.c(n)), local.s[n], base.s[n]);
-      all.z[n] = fma(splat(e.c(n)), local.z[n], base.z[n]);
-    }
-    return overflowing_key_gradient(e, o, x, k, v, m, all);
-  }
-  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base) {
-    const KeyGradient o = key_gradient(e, e.template read<true, false>(x, base), k, v, e.weight(k, m));
-    if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
-    return overflowing_key_gradient(e, o, x, k, v, m, base);
+    return overflowing_key_gradient(e, o, x, k, v, m, all());
   }
   // Return NaN where a gradient is infinite or NaN, else 0.
   static INLINE V not_finite(const KeyGradient &o) {
@@ -198,7 +210,7 @@ template <class E> struct TilesOf final : Tiles {
     walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
-                     y.put(i, quotient(o.s, o.z));
+                     y.put(i, output(e, o, in.q[i], [&]() INLINE_LAMBDA { return merged(base, local); }));
                    });
   }
 
@@ -207,7 +219,7 @@ template <class E> struct TilesOf final : Tiles {
     const Points q(e, in.q, in.rows);
     for (int i = 0; i < in.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
-      y.put(i, quotient(o.s, o.z));
+      y.put(i, output(e, o, in.q[i], [&]() -> const Sums & { return base; }));
     }
   }
 
@@ -242,7 +254,9 @@ template <class E> struct TilesOf final : Tiles {
                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                     KeyGradient o{};
                     if (!mask || mask[i])
-                      o = key_gradient(e, x[i], k[i], v[i], m, base, local);
+                      o = key_gradient(e, e.template read<true, false>(x[i], base, local), x[i],
+                                       k[i], v[i], m,
+                                       [&]() INLINE_LAMBDA { return merged(base, local); });
                     dk.put(i, o.dk);
                     dv.put(i, o.dv);
                   });
@@ -270,7 +284,9 @@ template <class E> struct TilesOf final : Tiles {
     const uint8_t *mask = in.mask;
     for (int i = 0; i < in.rows; ++i) {
       KeyGradient o{};
-      if (!mask || mask[i]) o = key_gradient(e, x[i], k[i], v[i], m, base);
+      if (!mask || mask[i])
+        o = key_gradient(e, e.template read<true, false>(x[i], base), x[i], k[i], v[i], m,
+                         [&]() -> const Sums & { return base; });
       dk.put(i, o.dk);
       dv.put(i, o.dv);
     }

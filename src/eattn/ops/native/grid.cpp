@@ -1,0 +1,520 @@
+// Wide grids: Gaussian features at the nodes near x, for many nodes or a large radius.
+//
+// A token writes and reads only the window of nodes within a cutoff of x, one or two vectors of
+// nodes per channel, so that its cost does not depend on the number of nodes. The channels of a
+// block take turns at each token: they are independent, which hides the latency of their loads.
+// There is no shift. The causal forward saves y, 1 / den and dy/dq of every query, and the backward
+// is one walk in reverse order, see ops/grid.py.
+//
+// Sums have two levels: the tokens of a chunk (local), and everything before the chunk (base).
+//
+// Compiled once per (EATTN_ISA, EATTN_REAL), like kernels.cpp.
+#include <cmath>
+
+#include "io.h"
+#include "memory.h"
+#include "parallel.h"
+
+namespace {
+
+// The numbers of an expansion; those that ops/expansion.py also has are marked (*).
+struct Grid {
+  static constexpr int64_t kDense = 33;                       // (*)
+  static constexpr double kCutoff = 4, kMargin = 1.5;         // (*)
+  static constexpr double kUnderflow = kDouble ? 18.8 : 6.6;  // e^(-2d^2) is subnormal beyond it
+  static constexpr Real kSmallest = kDouble ? Real(1e-290) : Real(1e-30);  // see smallest_den
+  static constexpr Real kNowhere = Real(1e15);  // position of nodes that do not exist
+
+  int64_t nodes, padded;  // padded: at least one window
+  int vectors;            // of a window
+  Real radius, reach, cutoff;
+  Real inverse, last;
+  Scratch<Real> u;  // positions of the nodes
+
+  explicit Grid(const EattnArgs &a)
+      : nodes(a.terms),
+        radius(Real(a.radius)),
+        reach(Real(a.radius + kMargin)),
+        cutoff(Real(nodes > kDense ? kCutoff : kUnderflow)),
+        u(nodes + kLanes) {
+    const double h = a.radius / double(nodes / 2);
+    inverse = Real(1 / h);
+    const double widest = std::ceil(2 * double(cutoff) / h);
+    const int64_t window = widest < double(nodes) ? int64_t(widest) : nodes;
+    vectors = int((window + kLanes - 1) / kLanes);
+    padded = nodes > vectors * kLanes ? nodes : vectors * kLanes;
+    last = Real(padded - vectors * kLanes);
+    for (int64_t n = 0; n < padded; ++n)
+      u[n] = n < nodes ? Real(double(n - nodes / 2) * h) : kNowhere;
+  }
+
+  INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
+  // First node of the window of x, for every lane; 0 for NaN.
+  INLINE I first(V x) const {
+    const V position = (x + (radius - cutoff)) * inverse + 1;
+    return __builtin_convertvector(max(min(position, splat(last)), V{}), I);
+  }
+  // e^(-2d^2), or 0 at the cutoff and beyond; NaN for NaN.
+  INLINE V feature(V d) const {
+    const V square = d * d;
+    return select(square >= cutoff * cutoff, V{}, exp<true>(-2 * square));
+  }
+};
+
+template <int... n> INLINE V shuffle(V a, V b) {
+#if defined(__clang__) || __GNUC__ >= 12
+  return __builtin_shufflevector(a, b, n...);
+#else
+  return __builtin_shuffle(a, b, I{n...});
+#endif
+}
+template <int... n> INLINE V add_pairs(V a, V b, std::integer_sequence<int, n...>) {
+  return shuffle<2 * n...>(a, b) + shuffle<2 * n + 1 ...>(a, b);
+}
+// Return the sum of each of the kLanes vectors, as the lanes of one vector. Overwrites them.
+INLINE V sum_each(V *x) {
+  for (int n = kLanes; n > 1; n /= 2)
+    for (int i = 0; i < n / 2; ++i)
+      x[i] = add_pairs(x[2 * i], x[2 * i + 1], std::make_integer_sequence<int, kLanes>{});
+  return x[0];
+}
+
+// Result of reading the sums at a row of queries.
+struct Found {
+  V y, inverse, slope;  // as in ops/grid.py
+};
+
+constexpr int kPackedNodes = 2048;  // same as PACKED in ops/grid.py
+
+// Sums of a block of channels: for each channel s and z of the chunk, then s and z before it.
+struct GridSums {
+  Real *data;
+  int64_t padded;
+  static int64_t size(const Grid &e) { return kLanes * 4 * e.padded; }
+  INLINE Real *of(int channel) const { return data + channel * 4 * padded; }
+
+  void clear() const { memset(data, 0, sizeof(Real) * size_t(kLanes * 4 * padded)); }
+  // Close a chunk: add its sums to those before it.
+  void fold() const {
+    for (int c = 0; c < kLanes; ++c) {
+      Real *local = of(c), *base = local + 2 * padded;
+      for (int64_t n = 0; n < 2 * padded; ++n) {
+        base[n] += local[n];
+        local[n] = 0;
+      }
+    }
+  }
+  // Load row r of tensors [R, D, N]; with `exchange` as the sums (-z, s).
+  void load(const void *s, const void *z, const Channels &c, int64_t nodes, bool exchange) const {
+    for (int i = 0; i < c.lanes; ++i) {
+      const int64_t at = (c.g.index * c.a.D + c.d + i) * nodes;
+      Real *base = of(i) + 2 * padded;
+      const Real *first = (const Real *)(exchange ? z : s) + at;
+      for (int64_t n = 0; n < nodes; ++n) base[n] = exchange ? -first[n] : first[n];
+      memcpy(base + padded, (const Real *)(exchange ? s : z) + at, sizeof(Real) * size_t(nodes));
+    }
+  }
+  void store(void *s, void *z, const Channels &c, int64_t nodes, bool exchange) const {
+    for (int i = 0; i < c.lanes; ++i) {
+      const int64_t at = (c.g.index * c.a.D + c.d + i) * nodes;
+      const Real *local = of(i), *base = local + 2 * padded;
+      Real *first = (Real *)(exchange ? z : s) + at, *second = (Real *)(exchange ? s : z) + at;
+      for (int64_t n = 0; n < nodes; ++n) {
+        const Real sum = base[n] + local[n];
+        first[n] = exchange ? -sum : sum;
+        second[n] = base[padded + n] + local[padded + n];
+      }
+    }
+  }
+};
+
+// The equations on one row of a block. kVectors is the number of vectors of a window, or 0 if it
+// is known at run time only.
+template <int kVectors> struct GridRow {
+  const Grid &e;
+  GridSums sums;
+  int lanes;
+
+  template <class F> INLINE void each_vector(F f) const {
+    if constexpr (kVectors > 0)
+      unroll<kVectors>([&](auto i) INLINE_LAMBDA { f(i * kLanes); });
+    else
+      for (int i = 0; i < e.vectors; ++i) f(i * kLanes);
+  }
+
+  // A row of tokens, in memory, and the windows of its channels.
+  struct Tokens {
+    alignas(64) Real x[kLanes];
+    alignas(64) Int first[kLanes];
+    INLINE Tokens(const Grid &e, V row) {
+      const V inside = e.inside(row);
+      const I window = e.first(inside);
+      ::store(x, inside);
+      memcpy(first, &window, sizeof window);
+    }
+  };
+
+  // s_n += f_n(x) p and z_n += f_n(x) r.
+  INLINE void add(int c, Real x, int64_t first, Real p, Real r) const {
+    Real *s = sums.of(c) + first, *z = s + sums.padded;
+    const Real *u = e.u.data + first;
+    each_vector([&](int i) INLINE_LAMBDA {
+      const V f = e.feature(x - ::load(u + i));
+      ::store(s + i, fma(f, splat(p), ::load(s + i)));
+      ::store(z + i, fma(f, splat(r), ::load(z + i)));
+    });
+  }
+
+  // Add keys and values (Eq. 12, Eq. 13).
+  INLINE void write(V k, V v) const {
+    const Tokens at(e, k);
+    alignas(64) Real value[kLanes];
+    ::store(value, v);
+    for (int c = 0; c < lanes; ++c) add(c, at.x[c], at.first[c], value[c], 1);
+    if (__builtin_expect(any_differs(k, k), 0)) spread_nan(k);
+  }
+  // A NaN key affects all nodes.
+  __attribute__((noinline)) void spread_nan(V k) const {
+    for (int c = 0; c < lanes; ++c)
+      for (int64_t n = 0; k[c] != k[c] && n < 2 * sums.padded; ++n) sums.of(c)[n] = k[c];
+  }
+
+  // Read y (Eq. 14 to Eq. 16) and, with kDerivative, dy/dq.
+  template <bool kDerivative> INLINE Found read(V q) const {
+    const Tokens at(e, q);
+    V num[kLanes] = {}, den[kLanes] = {}, dnum[kLanes] = {}, dden[kLanes] = {};
+    for (int c = 0; c < lanes; ++c) {
+      const Real *s = sums.of(c) + at.first[c], *z = s + sums.padded, *before = z + sums.padded;
+      const Real *u = e.u.data + at.first[c];
+      V total[4] = {};
+      each_vector([&](int i) INLINE_LAMBDA {
+        const V d = at.x[c] - ::load(u + i), f = e.feature(d), fd = f * d;
+        const V sn = ::load(s + i) + ::load(before + i);
+        const V zn = ::load(z + i) + ::load(before + sums.padded + i);
+        total[0] = fma(f, sn, total[0]);
+        total[1] = fma(f, zn, total[1]);
+        if (kDerivative) {
+          total[2] = fma(fd, sn, total[2]);
+          total[3] = fma(fd, zn, total[3]);
+        }
+      });
+      num[c] = total[0];
+      den[c] = total[1];
+      if (kDerivative) {
+        dnum[c] = total[2];
+        dden[c] = total[3];
+      }
+    }
+    Found o{};
+    const V n = sum_each(num), d = sum_each(den);
+    o.inverse = 1 / d;
+    o.y = n * o.inverse;
+    if (kDerivative) o.slope = -4 * o.inverse * fma(-o.y, sum_each(dden), sum_each(dnum));
+    if (__builtin_expect(any_above(splat(Grid::kSmallest), d) || any_differs(d, d), 0))
+      read_far(q, d, o);
+    return o;
+  }
+
+  // Read queries with no key near: the nearest written node on each side.
+  __attribute__((noinline)) void read_far(V q, V den, Found &o) const {
+    const V inside = e.inside(q);
+    for (int c = 0; c < lanes; ++c) {
+      if (!(den[c] <= Grid::kSmallest)) continue;
+      const Real x = inside[c], *s = sums.of(c);
+      int64_t right = 0;
+      while (right < e.nodes && e.u[right] <= x) ++right;
+      int64_t left = right - 1;
+      while (left >= 0 && !written(s, left)) --left;
+      while (right < e.nodes && !written(s, right)) ++right;
+      if (left < 0 && right == e.nodes) {
+        o.y[c] = o.inverse[c] = o.slope[c] = 0;
+        continue;
+      }
+      if (left < 0) left = right;
+      if (right == e.nodes) right = left;
+      Real f[2];
+      far_features(x, left, right, f);
+      const Real num = f[0] * total(s, left) + f[1] * total(s, right);
+      const Real d = f[0] * total(s + sums.padded, left) + f[1] * total(s + sums.padded, right);
+      o.y[c] = num / d;
+      o.inverse[c] = -1 / d;
+      o.slope[c] = Real(left * kPackedNodes + right);
+    }
+  }
+  INLINE Real total(const Real *x, int64_t n) const { return x[n] + x[2 * sums.padded + n]; }
+  INLINE bool written(const Real *s, int64_t n) const {
+    return total(s + sums.padded, n) > Grid::kSmallest;
+  }
+  // Features at two nodes, relative to the larger one; if both are the same, the second is 0.
+  INLINE void far_features(Real x, int64_t left, int64_t right, Real *f) const {
+    const Real a = std::abs(x - e.u[left]), b = std::abs(e.u[right] - x), m = a < b ? a : b;
+    f[0] = std::exp(-2 * (a - m) * (a + m));
+    f[1] = left == right ? 0 : std::exp(-2 * (b - m) * (b + m));
+  }
+
+  // Add queries to the reverse sums, and return dq.
+  INLINE V write_query(V q, V gy, const Found &o) const {
+    const Tokens at(e, q);
+    const V a = gy * abs(o.inverse);
+    alignas(64) Real ar[kLanes], ay[kLanes];
+    ::store(ar, a);
+    ::store(ay, a * o.y);
+    const bool far = any_above(V{}, o.inverse);
+    for (int c = 0; c < lanes; ++c) {
+      if (__builtin_expect(far, 0) && o.inverse[c] < 0) write_far(c, at.x[c], o.slope[c], ay[c], ar[c]);
+      else add(c, at.x[c], at.first[c], ay[c], ar[c]);
+    }
+    return select(o.inverse <= 0, V{}, gy * o.slope);
+  }
+  __attribute__((noinline)) void write_far(int c, Real x, Real packed, Real p, Real r) const {
+    const int64_t left = int64_t(packed) / kPackedNodes, right = int64_t(packed) % kPackedNodes;
+    Real f[2], *s = sums.of(c), *z = s + sums.padded;
+    far_features(x, left, right, f);
+    s[left] += f[0] * p;
+    z[left] += f[0] * r;
+    s[right] += f[1] * p;
+    z[right] += f[1] * r;
+  }
+
+  struct KeyGradient {
+    V dk, dv;
+  };
+  // Read the reverse sums at keys: dv = z(k), dk = v z'(k) - s'(k).
+  INLINE KeyGradient gradient(V k, V v) const {
+    const Tokens at(e, k);
+    alignas(64) Real value[kLanes];
+    ::store(value, v);
+    V dk[kLanes] = {}, dv[kLanes] = {};
+    for (int c = 0; c < lanes; ++c) {
+      const Real *s = sums.of(c) + at.first[c], *z = s + sums.padded, *before = z + sums.padded;
+      const Real *u = e.u.data + at.first[c];
+      V total[2] = {};
+      each_vector([&](int i) INLINE_LAMBDA {
+        const V d = at.x[c] - ::load(u + i), f = e.feature(d);
+        const V sn = ::load(s + i) + ::load(before + i);
+        const V zn = ::load(z + i) + ::load(before + sums.padded + i);
+        total[0] = fma(f * d, fma(splat(value[c]), zn, -sn), total[0]);
+        total[1] = fma(f, zn, total[1]);
+      });
+      dk[c] = total[0];
+      dv[c] = total[1];
+    }
+    return {-4 * sum_each(dk), sum_each(dv)};
+  }
+};
+
+template <int kVectors> struct GridSeries {
+  using Row = GridRow<kVectors>;
+  const Grid &e;
+  const EattnArgs &a;
+
+  // ---- tiles ------------------------------------------------------------------------------------
+
+  void accumulate(const Spot &at, GridSums sums) const {
+    const Input ks(at.keys(a.k)), vs(at.keys(a.v));
+    const Rows<const Real> k = ks.rows, v = vs.rows;
+    const uint8_t *mask = at.mask();
+    const Row row{e, sums, at.lanes};
+    for (int t = 0; t < at.rows; ++t)
+      if (!mask || mask[t]) row.write(k[t], v[t]);
+  }
+
+  template <bool kCausal, bool kSave> void forward_tile(const Spot &at, GridSums sums) const {
+    const Input qs(at.queries(a.q)), ks(kCausal ? at.keys(a.k) : at.queries(a.q)),
+        vs(kCausal ? at.keys(a.v) : at.queries(a.q));
+    Output ys(at.queries(a.y), at.query_bytes());
+    const Rows<const Real> q = qs.rows, k = ks.rows, v = vs.rows;
+    const Sink y = ys.rows;
+    const uint8_t *mask = at.mask();
+    const Row row{e, sums, at.lanes};
+    for (int t = 0; t < at.rows; ++t) {
+      if (kCausal && (!mask || mask[t])) row.write(k[t], v[t]);
+      const Found o = row.template read<kSave>(q[t]);
+      y.put(t, o.y);
+      if (kSave) save(at, t, o);
+    }
+  }
+
+  // Reverse walk over one tile of a causal call.
+  void backward_tile(const Spot &at, GridSums sums) const {
+    const Input qs(at.queries(a.q)), gs(at.queries(a.gy)), ks(at.keys(a.k)), vs(at.keys(a.v));
+    Output dqs(at.queries(a.dq), at.query_bytes());
+    Output dks(at.keys(a.dk), at.key_bytes()), dvs(at.keys(a.dv), at.key_bytes());
+    const Rows<const Real> q = qs.rows, gy = gs.rows, k = ks.rows, v = vs.rows;
+    const Sink dq = dqs.rows, dk = dks.rows, dv = dvs.rows;
+    const uint8_t *mask = at.mask();
+    const Row row{e, sums, at.lanes};
+    for (int t = at.rows - 1; t >= 0; --t) {
+      dq.put(t, row.write_query(q[t], gy[t], restore(at, t)));
+      typename Row::KeyGradient o{};
+      if (!mask || mask[t]) o = row.gradient(k[t], v[t]);
+      dk.put(t, o.dk);
+      dv.put(t, o.dv);
+    }
+  }
+
+  // Non-causal: read the final state at queries, and add them to the reverse sums.
+  void query_tile(const Spot &at, GridSums state, GridSums sums) const {
+    const Input qs(at.queries(a.q)), gs(at.queries(a.gy));
+    Output dqs(at.queries(a.dq), at.query_bytes());
+    const Rows<const Real> q = qs.rows, gy = gs.rows;
+    const Sink dq = dqs.rows;
+    const Row reader{e, state, at.lanes}, row{e, sums, at.lanes};
+    for (int t = 0; t < at.rows; ++t)
+      dq.put(t, row.write_query(q[t], gy[t], reader.template read<true>(q[t])));
+  }
+
+  void key_tile(const Spot &at, GridSums sums) const {
+    const Input ks(at.keys(a.k)), vs(at.keys(a.v));
+    Output dks(at.keys(a.dk), at.key_bytes()), dvs(at.keys(a.dv), at.key_bytes());
+    const Rows<const Real> k = ks.rows, v = vs.rows;
+    const Sink dk = dks.rows, dv = dvs.rows;
+    const uint8_t *mask = at.mask();
+    const Row row{e, sums, at.lanes};
+    for (int t = 0; t < at.rows; ++t) {
+      typename Row::KeyGradient o{};
+      if (!mask || mask[t]) o = row.gradient(k[t], v[t]);
+      dk.put(t, o.dk);
+      dv.put(t, o.dv);
+    }
+  }
+
+  // ---- numbers saved for the backward: [3, B, L, D] ---------------------------------------------
+
+  INLINE Real *saved(const Spot &at, int t) const {
+    return (Real *)a.saved + (at.g.row * a.Lq + at.g.q + at.t + t) * a.D + at.d;
+  }
+  INLINE void save(const Spot &at, int t, const Found &o) const {
+    Real *to = saved(at, t);
+    const int64_t plane = a.B * a.Lq * a.D;
+    store_lanes(to, o.y, at.lanes);
+    store_lanes(to + plane, o.inverse, at.lanes);
+    store_lanes(to + 2 * plane, o.slope, at.lanes);
+  }
+  INLINE Found restore(const Spot &at, int t) const {
+    const Real *from = saved(at, t);
+    const int64_t plane = a.B * a.Lq * a.D;
+    return {load_lanes(from, at.lanes, 0), load_lanes(from + plane, at.lanes, 0),
+            load_lanes(from + 2 * plane, at.lanes, 0)};
+  }
+
+  // ---- walks ------------------------------------------------------------------------------------
+
+  // Sums of the blocks of a group.
+  struct Blocks {
+    Scratch<Real> memory;
+    const Grid &e;
+    Blocks(const Grid &grid, int64_t count) : memory(size_t(count * GridSums::size(grid))), e(grid) {
+      for (int64_t i = 0; i < count; ++i) (*this)[i].clear();
+    }
+    INLINE GridSums operator[](int64_t i) const {
+      return {memory.data + i * GridSums::size(e), e.padded};
+    }
+  };
+
+  // Call f(spot, sums) for every tile of `length` tokens and every block, and close the chunks.
+  template <class F>
+  void walk(const Sequence &g, Group group, int64_t length, const Blocks &blocks, bool backwards,
+            F f) const {
+    const int64_t tiles = (length + kTile - 1) / kTile;
+    for (int64_t n = 0; n < tiles; ++n) {
+      const int64_t t = (backwards ? tiles - 1 - n : n) * kTile;
+      for (int64_t i = 0; i < group.count; ++i) {
+        f(Spot({a, g, group.first + i}, t, length), i);
+        if ((n + 1) % (kChunk / kTile) == 0) blocks[i].fold();
+      }
+    }
+    stream_fence();
+  }
+  void load(const Sequence &g, Group group, const Blocks &to, const void *s, const void *z,
+            bool exchange) const {
+    for (int64_t i = 0; s && i < group.count; ++i)
+      to[i].load(s, z, Channels(a, g, group.first + i), e.nodes, exchange);
+  }
+
+  void forward(const Sequence &g, Group group) const {
+    const Blocks b(e, group.count);
+    load(g, group, b, a.s0, a.z0, false);
+    if (a.causal) {
+      walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) {
+        a.saved ? forward_tile<true, true>(at, b[i]) : forward_tile<true, false>(at, b[i]);
+      });
+    } else {
+      walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) { accumulate(at, b[i]); });
+      walk(g, group, g.lq, b, false,
+           [&](const Spot &at, int64_t i) { forward_tile<false, false>(at, b[i]); });
+    }
+    const Real shift = any_key(g) ? 0 : kInf;
+    for (int64_t i = 0; i < group.count; ++i) {
+      const Channels c(a, g, group.first + i);
+      b[i].store(a.s1, a.z1, c, e.nodes, false);
+      for (int64_t d = g.index * a.D + c.d; d < g.index * a.D + c.d + c.lanes; ++d)
+        ((Real *)a.m1)[d] = a.m0 && ((const Real *)a.m0)[d] < shift ? ((const Real *)a.m0)[d] : shift;
+    }
+  }
+  bool any_key(const Sequence &g) const {
+    for (int64_t t = 0; t < g.lk; ++t)
+      if (!a.key_mask || a.key_mask[g.row * a.Lk + g.k + t]) return true;
+    return false;
+  }
+
+  void backward(const Sequence &g, Group group) const {
+    const Blocks b(e, group.count);
+    load(g, group, b, a.gs, a.gz, true);
+    if (a.causal) {
+      walk(g, group, g.lk, b, true, [&](const Spot &at, int64_t i) { backward_tile(at, b[i]); });
+    } else {
+      const Blocks state(e, group.count);
+      load(g, group, state, a.s1, a.z1, false);
+      walk(g, group, g.lq, b, false,
+           [&](const Spot &at, int64_t i) { query_tile(at, state[i], b[i]); });
+      walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) { key_tile(at, b[i]); });
+    }
+    for (int64_t i = 0; a.ds && i < group.count; ++i)
+      b[i].store(a.ds, a.dz, Channels(a, g, group.first + i), e.nodes, true);
+  }
+};
+
+// Split of the work into groups of blocks. A sequence is not split over time.
+struct GridPlan {
+  static constexpr int64_t kCacheBytes = 512 << 10;  // for the sums of a group
+  int threads;
+  int64_t blocks, groups;
+  GridPlan(const Grid &e, const EattnArgs &a) : blocks((a.D + kLanes - 1) / kLanes) {
+    constexpr double kWorthAThread = 1 << 17;  // as in Plan
+    const double work =
+        double(a.B) * double(a.Lq + a.Lk) * double(a.D) * double(4 * e.vectors * kLanes);
+    threads = work < kWorthAThread * double(a.threads) ? 1 + int(work / kWorthAThread)
+                                                       : int(a.threads);
+    const int64_t bytes = blocks * GridSums::size(e) * int64_t(sizeof(Real));
+    groups = (bytes + kCacheBytes - 1) / kCacheBytes;
+    const int64_t rows = a.R ? a.R : 1, wanted = (threads + rows - 1) / rows;
+    if (groups < wanted) groups = wanted;
+    if (groups > blocks) groups = blocks;
+  }
+  INLINE Group group(int64_t i) const {
+    const int64_t begin = blocks * i / groups;
+    return {begin, blocks * (i + 1) / groups - begin};
+  }
+};
+
+template <bool kForward, int kVectors> void run_grid(const Grid &e, const EattnArgs &a) {
+  const GridPlan plan(e, a);
+  const GridSeries<kVectors> series{e, a};
+  parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
+    const Sequence g = sequence(a, task / plan.groups);
+    const Group group = plan.group(task % plan.groups);
+    kForward ? series.forward(g, group) : series.backward(g, group);
+  });
+}
+template <bool kForward> void run_grid(const EattnArgs &a) {
+  const Grid e(a);
+  if (e.vectors == 1) run_grid<kForward, 1>(e, a);
+  else if (e.vectors == 2) run_grid<kForward, 2>(e, a);
+  else run_grid<kForward, 0>(e, a);
+}
+
+}  // namespace
+
+EATTN_ENTRY(grid_forward) { run_grid<true>(*a); }
+EATTN_ENTRY(grid_backward) { run_grid<false>(*a); }
