@@ -33,10 +33,13 @@ struct Reading {
   V s, z, ds, dz, r;
 };
 
-// Call f(0), ..., f(N - 1). Many terms do not fit in registers; then a loop is as fast and compiles
-// in a fraction of the time.
-template <int N, class F> INLINE void each_term(F f) {
-  if constexpr (N <= 17) unroll<N>(f);
+// Call f(0), ..., f(N - 1). Loops over few terms are unrolled. For many terms a loop is as fast and
+// compiles in a fraction of the time. float32 with wide vectors, the common case, is worth a longer
+// compilation.
+constexpr bool kCommon = !kDouble && kBytes > 16;
+constexpr int kUnrolled = kCommon ? 17 : 8, kUnrolledPairs = kCommon ? 8 : 4;
+template <int N, int kLimit = kUnrolled, class F> INLINE void each_term(F f) {
+  if constexpr (N <= kLimit) unroll<N>(f);
   else
     for (int n = 0; n < N; ++n) f(n);
 }

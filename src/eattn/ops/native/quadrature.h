@@ -132,7 +132,7 @@ template <int N> struct Quadrature : Gaussians {
   template <class F> INLINE void outward(const Point &x, F f) const {
     V right = x.first, left = right;
     f(M, right);
-    each_term<M>([&](auto i) INLINE_LAMBDA {
+    each_term<M, kUnrolledPairs>([&](auto i) INLINE_LAMBDA {
       right = right * (x.up * ratio[i]);
       left = left * (x.down * ratio[i]);
       f(M + 1 + i, right);

@@ -63,7 +63,7 @@ template <int N> struct Taylor : Powers {
 
   // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13, and their mirror in the backward).
   static INLINE void add(Sums &sums, V x, V u, V rho) {
-    unroll<N>([&](auto n) INLINE_LAMBDA {
+    each_term<N>([&](auto n) INLINE_LAMBDA {
       sums.s[n] = fma(u, rho, sums.s[n]);
       sums.z[n] = sums.z[n] + u;
       if (n + 1 < N) u = u * x;
@@ -76,8 +76,8 @@ template <int N> struct Taylor : Powers {
     const V r = scale_of(x), t = x * r;
     V power[N];
     power[N - 1] = splat(1);
-    unroll<N - 1>([&](auto i) INLINE_LAMBDA { power[N - 2 - i] = power[N - 1 - i] * r; });
-    unroll<N>([&](auto n) INLINE_LAMBDA {
+    each_term<N - 1>([&](auto i) INLINE_LAMBDA { power[N - 2 - i] = power[N - 1 - i] * r; });
+    each_term<N>([&](auto n) INLINE_LAMBDA {
       const V f = u * power[n];
       sums.s[n] = fma(f, rho, sums.s[n]);
       sums.z[n] = sums.z[n] + f;
@@ -107,8 +107,8 @@ template <int N> struct Taylor : Powers {
     o.s = s(N - 1);
     o.z = z(N - 1);
     if (!kScaled || __builtin_expect(!any_above(abs(p), splat(kLarge)), 1)) {
-      unroll<N - 1>([&](auto i) INLINE_LAMBDA {
-        constexpr int n = N - 2 - i;
+      each_term<N - 1>([&](auto i) INLINE_LAMBDA {
+        const int n = N - 2 - i;
         if (kDerivative) {
           o.ds = fma(o.ds, p, o.s);
           o.dz = fma(o.dz, p, o.z);
@@ -121,8 +121,8 @@ template <int N> struct Taylor : Powers {
     o.r = scale_of(p);
     const V t = p * o.r;
     V power = o.r;
-    unroll<N - 1>([&](auto i) INLINE_LAMBDA {
-      constexpr int n = N - 2 - i;
+    each_term<N - 1>([&](auto i) INLINE_LAMBDA {
+      const int n = N - 2 - i;
       if (kDerivative) {
         o.ds = fma(o.ds, t, o.s);
         o.dz = fma(o.dz, t, o.z);

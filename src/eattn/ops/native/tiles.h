@@ -70,7 +70,7 @@ template <class E> struct Weights {
   V m[kTile], w[kTile];
   bool moves;  // whether the shift changes within the tile
 
-  __attribute__((noinline)) Weights(const E &e, const Operands &in, V shift) {
+  INLINE Weights(const E &e, const Operands &in, V shift) {
     const V before = shift;
     const Rows<const Real> k = in.k;
     for (int t = 0; t < in.rows; ++t) {
