@@ -17,7 +17,7 @@ from eattn.ops import Expansion
 
 B, D = 2, 5
 LENGTHS = {2: (7, 4), 3: (3, 0, 9), 4: (5, 1, 8, 2)}  # uneven shards, one of them empty
-EXPANSIONS = {"taylor": Taylor(6), "quadrature": Quadrature(13)}
+EXPANSIONS = {"taylor": Taylor(6), "quadrature": Quadrature(13), "wide grid": Quadrature(65)}
 CASES = {
     "-".join(name for name, on in zip(("causal", "mask", "state"), flags, strict=True) if on)
     or "full": flags
@@ -66,10 +66,11 @@ def compare(
     if mask is not None:
         mask[1, : L // 2] = False
     weight, options = draw(B, L, D, seed=5), dict(expansion=expansion, causal=causal)
-    states = []
+    states, taylor = [], isinstance(expansion, Taylor)
+    shift = draw(B, D, seed=8).abs() / 2 if taylor else torch.zeros(B, D, dtype=torch.float64)
     for _ in range(2):
         start = [draw(B, D, expansion.terms, seed=i).square().requires_grad_() for i in (6, 7)]
-        states.append(State(*start, draw(B, D, seed=8).abs() / 2, expansion) if stated else None)
+        states.append(State(*start, shift, expansion) if stated else None)
     y, last = eattn.ea_series(*whole, **options, key_mask=mask, state=states[0], return_state=True)
     ours, ours_last = distributed.ea_series(
         *parts,
@@ -78,6 +79,7 @@ def compare(
         state=states[1],
         return_state=True,
     )
+    assert not expansion.wide or ours_last.s.is_contiguous()
     share = 1 / dist.get_world_size()  # every rank adds its part of the loss of the shared state
     ((y * weight).sum() + last.s.sin().sum() + last.z.cos().sum()).backward()
     of_state = ours_last.s.sin().sum() + ours_last.z.cos().sum()

@@ -27,9 +27,9 @@ HEADS = (
 )
 KINDS = (EAModel, *HEADS)
 PER_TEXT = (EAForSequenceClassification,)  # one result per text, not per token
-# Taylor, quadrature, all options of QKRange, exact EA, and six other kinds of mixers
+# Taylor, quadrature, all options of QKRange, exact EA, a wide grid, and six other kinds of mixers
 MIXERS = (
-    *("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea"),
+    *("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea", "ea-q65r16+norm"),
     *("sa", "sa+rope", "la", "la+gate", "deltanet", "linear-rnn"),
 )
 # The defaults, BERT's layer norms with learned positions, and no convolution

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from eattn.nn import MIXERS, Mixer, ShortConv, make_mixer
 from eattn.ops import reference
 
-PLAIN = (*MIXERS, "ea-0", "ea-12")
+PLAIN = (*MIXERS, "ea-0", "ea-12", "ea-q65r16")
 # ~4: with a convolution of width 4
 CONVOLVED = ("ea-6~4", "ea~2", "sa~4", "la~1", "gru~5", "deltanet~4")
 NAMES = (*PLAIN, *CONVOLVED)

@@ -61,7 +61,47 @@ def test_small_q_and_k_need_taylor_and_large_ones_quadrature():
     small, large = (diagnose(layer(scale=s), batch(2, 60, 8)).layers[0] for s in (0.25, 1.5))
     assert isinstance(small.cheapest(1e-2), Taylor)
     assert isinstance(large.cheapest(1e-2), Quadrature)
-    assert small.outside.mean() < 0.01 < large.outside.mean()
+    assert small.q_outside.mean() < 0.01 < large.q_outside.mean()
+    assert small.k_outside.mean() < 0.01 < large.k_outside.mean()
+
+
+def test_off_the_grid_is_reported_for_q_and_k():
+    made, x = layer("ea-q25r12"), batch(2, 60, 8)
+    with torch.no_grad():
+        made.in_proj.weight[:8] *= 30  # queries only
+    (found,) = diagnose(made, x).layers
+    q, _, _ = made.qkv(x)
+    torch.testing.assert_close(found.q_outside, q.abs().gt(12).double().mean((0, 1)))
+    assert found.q_outside.mean() > 0.2 and not found.k_outside.any()
+    line = str(diagnose(made, x)).splitlines()[1]
+    assert f" {float(found.q_outside.mean()):.1%} " in line and " 0.0% " in line
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0, 4.0, 16.0])
+def test_recommended_grids_hold_q_and_k(scale):
+    made, x = layer("ea", scale=scale), batch(4, 100, 8)
+    (found,) = diagnose(made, x).layers
+    q, k, _ = made.qkv(x)
+    size = torch.cat([q, k]).abs()
+    for grid, spacing in zip(found.grids, (0.5, 1.0), strict=True):
+        assert grid.spacing == spacing
+        assert (size < grid.radius - 1.5).double().mean() >= 0.999
+        assert (size < grid.radius - 1.5 - spacing).double().mean() < 0.999  # the smallest
+    fine, coarse = (found.errors[grid] for grid in found.grids)
+    assert fine < (1e-3 if scale < 10 else 0.1)  # at 16, some queries are far from all keys
+    assert fine < coarse < 0.3
+
+
+def test_wide_grid_is_cheapest_for_large_q_and_k():
+    (found,) = diagnose(layer(scale=4.0), batch(4, 100, 8)).layers
+    assert found.cheapest(1e-2) == found.grids[0]
+
+
+def test_grid_with_too_many_nodes_is_not_recommended():
+    (found,) = diagnose(layer(scale=90.0), batch(2, 60, 8)).layers
+    assert [grid.spacing for grid in found.grids] == [1.0]
+    (found,) = diagnose(layer(scale=1e3), batch(2, 60, 8)).layers
+    assert found.grids == ()
 
 
 def test_cheapest_is_none_if_only_exact_ea_is_sufficient():
@@ -87,15 +127,17 @@ def test_batch_may_be_a_dict():
 
 def test_exact_ea_has_no_error_and_a_cheapest_expansion():
     (found,) = diagnose(layer("ea", scale=0.25), batch(2, 60, 8)).layers
-    assert found.total == 0 and not found.error.any() and not found.outside.any()
+    assert found.total == 0 and not found.error.any()
+    assert not found.q_outside.any() and not found.k_outside.any()
     assert found.cheapest(1e-2) is not None
 
 
 def test_diagnosis_prints_as_a_table():
     lines = str(diagnose(layer("ea-2"), batch(2, 60, 8), tolerance=0.05)).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert lines[0].split()[0] == "layer" and " ea-2 " in lines[1]
-    assert "within 0.05" in lines[2]
+    assert lines[1].endswith(" ea-q21, ea-q11r5")
+    assert "within 0.05" in lines[2] and "99.9%" in lines[4]
 
 
 def test_model_that_raises_keeps_its_mode_and_no_hooks():

@@ -98,7 +98,7 @@ def test_imports_point_to_lower_layers(name):
 
 
 def test_one_module_chooses_between_backends():
-    """Exceptions: `info` describes the kernel; `traceable` needs eager for torch.export."""
+    """Exception: `info` describes the kernel."""
     known = {
         name.rpartition(".")[2]
         for name in modules("eattn")
@@ -106,7 +106,7 @@ def test_one_module_chooses_between_backends():
         for module in imports(name)
         if any(module == backend or module.startswith(backend + ".") for backend in BACKENDS)
     }
-    assert known <= {"backends", "info", "traceable"}
+    assert known <= {"backends", "info"}
 
 
 def test_data_does_not_import_torch():

@@ -42,6 +42,7 @@ TITLE = "Speed of the operator"
 SHAPE = (1, 16384, 768)  # of the contract: float32, causal
 SERIES = (1, 1 << 20, 8)
 ORDER, NODES, TERMS = 6, 25, (7, 13, 17)
+GRIDS = {made.nodes: made for made in (Quadrature(33, 16), Quadrature(65), Quadrature(513))}
 HEAD = 64  # channels per head of softmax attention, as in BERT-base
 BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
 OURS = ("ours", "quadrature")
@@ -91,6 +92,8 @@ def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
     for terms, what in product(plan.terms, WORK):
         key = {"grows": "terms", "what": what, "shape": plan.shape, "order": terms - 1}
         yield key, partial(expansion_rows, plan, what, terms)
+    key = {"grows": "nodes", "what": "forward+backward", "shape": plan.shape}
+    yield key, partial(grid_rows, plan)
     for what in WORK if cores() > 1 else ():
         key = {"grows": "threads", "what": what, "shape": plan.series}
         yield key, partial(thread_rows, plan, what)
@@ -103,7 +106,7 @@ def check(plan: Plan) -> Row:
     # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
     shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 37))
     worst = 0.0
-    for causal, made in product((True, False), (Taylor(ORDER), Quadrature(NODES))):
+    for causal, made in product((True, False), (Taylor(ORDER), Quadrature(NODES), GRIDS[65])):
         results = []
         for op, dtype in ((ea_series, torch.float32), (reference.ea_expanded, torch.float64)):
             q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
@@ -161,6 +164,17 @@ def expansion_rows(plan: Plan, what: str, terms: int) -> Iterator[Row]:
     return timed_rows(work, rounds=max(3, plan.rounds // 2))
 
 
+def grid_rows(plan: Plan) -> Iterator[Row]:
+    """Time wide grids next to softmax attention."""
+    what, shape = "forward+backward", plan.shape
+    slow = Candidate(training("sdpa", shape, ORDER), warmup=0)
+    work = [(time_row(what, "sdpa", shape, ORDER), slow)]
+    for nodes in GRIDS:
+        candidate = Candidate(training("grid", shape, nodes - 1), share=4)
+        work.append((time_row(what, "grid", shape, nodes - 1), candidate))
+    return timed_rows(work, rounds=plan.slow_rounds)
+
+
 def thread_rows(plan: Plan, what: str) -> Iterator[Row]:
     """Time one long series of few channels on one thread and on two."""
     row, candidate = _candidate(what, "ours", plan.series, ORDER)
@@ -206,7 +220,7 @@ def forward(who: str, shape: Shape, order: int, *, causal: bool = True) -> Work:
 
 
 def training(who: str, shape: Shape, order: int) -> Work:
-    """Return forward and backward of `ours`, `quadrature`, the `paper`'s code or `sdpa`."""
+    """Return forward and backward of `ours`, `quadrature`, `grid`, the `paper`'s code or `sdpa`."""
     ops: dict[str, Callable[..., Any]] = {"paper": reference.ea_series, "sdpa": sdpa}
     if who in ops:
         op = partial(ops[who], order=order)
@@ -221,6 +235,8 @@ WORK: dict[str, Callable[..., Work]] = {"forward": forward, "forward+backward": 
 
 
 def expansion(terms: int, who: str) -> Expansion:
+    if who == "grid":
+        return GRIDS[terms]
     return Quadrature(terms) if who == "quadrature" else Taylor(terms - 1)
 
 
@@ -301,6 +317,11 @@ def _targets() -> Iterator[Target]:
         yield times(f"{what}: quadrature / Taylor, {terms} terms", value, at_most=1.5)
     name = f"{both}: SDPA / quadrature of {NODES}"
     yield times(name, ratio(sdpa, quadrature), at_least=10)
+    on_grid = {"grows": "nodes", "what": both, "shape": SHAPE}
+    least, middle, most = (on_grid | {"who": "grid", "order": nodes - 1} for nodes in GRIDS)
+    value = ratio(on_grid | {"who": "sdpa"}, least)
+    yield times(f"{both}: SDPA / 33 nodes on ±16", value, at_least=25)
+    yield times(f"{both}: 513 nodes / 65", ratio(most, middle), at_most=1.4)
 
 
 TARGETS = tuple(_targets())
@@ -310,6 +331,7 @@ WHO = {
     "limit": "streaming limit",
     "ours": "EA-{order}",
     "quadrature": "EA by quadrature, {terms} nodes",
+    "grid": "EA on a wide grid, {terms} nodes",
     "paper": "paper's EA-{order}",
     "sdpa": "SDPA",
 }
@@ -328,6 +350,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     for axis, title in (
         (None, "Times of the candidates"),
         ("terms", "Times of Taylor and Gaussian features"),
+        ("nodes", "Times of wide grids"),
         ("threads", "Times on one long series, by threads"),
     ):
         found = [row for row in timed if row.get("grows") == axis]

@@ -2,9 +2,11 @@
 
 An expansion is accurate for small q and k, and training determines how large they become.
 `diagnose` runs a batch through the model, records q, k and v of every layer, and compares the
-layer's expansion and other candidates with exact EA.
+layer's expansion and other candidates with exact EA. Two of the candidates are grids that are as
+wide as the layer's q and k.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +17,17 @@ from torch import Tensor, nn
 
 from eattn.nn import ElementwiseAttention
 from eattn.ops import Expansion, Quadrature, Taylor, ea, ea_series
+from eattn.ops.expansion import DEFAULT_SPACING, MAX_SPACING, NODE_COUNTS
 
 CANDIDATES: list[Expansion] = [*map(Taylor, range(2, 17, 2)), *map(Quadrature, range(7, 34, 2))]
 GAUSSIAN_COST = 4 / 3  # time of a Gaussian feature relative to a Taylor feature
 TOKENS, ROWS = 1024, 16  # limits of the compared tokens and sequences, since EA is quadratic
-HEADER = ["layer", "mixer", "std(q)", "std(k)", "max", "error", "outside", "cheapest"]
+HELD = 0.999  # fraction of q and k that a recommended grid holds
+EDGE = 1.5  # distance from the edge of a grid at which weights are within 1e-5 of those inside
+HEADER = [
+    *("layer", "mixer", "std(q)", "std(k)", "max", "error"),
+    *("outside(q)", "outside(k)", "cheapest", "grids"),
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +46,13 @@ class Layer:
         Largest absolute value of q and k by channel.
     error : Tensor, shape (D,)
         Error of the layer's expansion relative to exact EA by channel.
-    outside : Tensor, shape (D,)
-        Fraction of q and k outside the accurate range of the expansion by channel.
+    q_outside, k_outside : Tensor, shape (D,)
+        Fraction of q and of k outside the accurate range of the expansion by channel: off the grid
+        of a quadrature, or too large for a Taylor polynomial.
+    grids : tuple of Quadrature
+        Smallest grids with nodes 0.5 and 1 apart that hold 99.9 % of q and k with a margin. The
+        first is exact EA to 1e-4; the second has half the state and a coarser kernel. A grid that
+        would need more than 1,025 nodes is omitted.
     errors : mapping of expansion to float
         Error of each candidate over all channels.
     """
@@ -51,7 +64,9 @@ class Layer:
     q_largest: Tensor
     k_largest: Tensor
     error: Tensor
-    outside: Tensor
+    q_outside: Tensor
+    k_outside: Tensor
+    grids: tuple[Quadrature, ...]
     errors: Mapping[Expansion, float]
 
     @property
@@ -76,10 +91,13 @@ class Diagnosis:
         rows = [HEADER, *(self._cells(layer) for layer in self.layers)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-        note = (
-            f"error: relative to exact EA; cheapest: mixer with an error within {self.tolerance:g}"
-        )
-        return "\n".join([*(line.rstrip() for line in lines), note])
+        notes = [
+            f"error: relative to exact EA; cheapest: mixer with an error within {self.tolerance:g}",
+            "outside: off the grid, or too large for the Taylor series",
+            f"grids: hold {HELD:.1%} of q and k; nodes are 0.5 apart (exact EA to 1e-4),"
+            " or 1 apart (half the state)",
+        ]
+        return "\n".join([*(line.rstrip() for line in lines), *notes])
 
     def _cells(self, layer: Layer) -> list[str]:
         largest = max(float(layer.q_largest.max()), float(layer.k_largest.max()))
@@ -90,8 +108,10 @@ class Diagnosis:
             f"{float(layer.k_spread.mean()):.2f}",
             f"{largest:.1f}",
             f"{layer.total:.1e}",
-            f"{float(layer.outside.mean()):.1%}",
+            f"{float(layer.q_outside.mean()):.1%}",
+            f"{float(layer.k_outside.mean()):.1%}",
             name_of(layer.cheapest(self.tolerance)),
+            ", ".join(map(name_of, layer.grids)),
         ]
 
 
@@ -109,7 +129,8 @@ def diagnose(
     tolerance : float, default 0.01
         Largest relative error of the cheapest expansion that is reported.
     candidates : sequence of Taylor and Quadrature, optional
-        Expansions to compare; by default all orders and grids.
+        Expansions to compare; by default all orders, quadratures of up to 33 nodes, and the grids
+        that are as wide as q and k.
 
     Returns
     -------
@@ -142,7 +163,6 @@ def diagnose(
 @contextmanager
 def watching(model: nn.Module, candidates: Sequence[Expansion] = ()) -> Iterator[list[Layer]]:
     """Measure each layer when it first runs inside the block; raise if none runs."""
-    tried = list(candidates) or CANDIDATES
     waiting = {m: name for name, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
     if not waiting:
         raise ValueError(f"{type(model).__name__} has no element-wise attention layer")
@@ -150,7 +170,7 @@ def watching(model: nn.Module, candidates: Sequence[Expansion] = ()) -> Iterator
 
     def measure(layer: Any, args: Any, kwargs: Any, _: Any) -> None:
         if layer in waiting:
-            found.append(_examine(waiting.pop(layer), layer, tried, *args, **kwargs))
+            found.append(_examine(waiting.pop(layer), layer, candidates, *args, **kwargs))
 
     hooks = [layer.register_forward_hook(measure, with_kwargs=True) for layer in waiting]
     try:
@@ -195,13 +215,15 @@ def _examine(
 
     # Use float64, so that rounding does not hide the error of an expansion.
     exact = _valid(ea(q, k, v, **options), query_mask)
+    queries, keys = _valid(q, query_mask), _valid(k, mask)
+    grids = _grids(torch.cat([queries, keys]))
+    tried = candidates or [*CANDIDATES, *grids]
     errors, own = {}, torch.zeros_like(exact[0])
-    for expansion in dict.fromkeys([*candidates, layer.expansion or candidates[0]]):
+    for expansion in dict.fromkeys([*tried, layer.expansion or tried[0]]):
         y = _valid(ea_series(q, k, v, expansion=expansion, **options), query_mask)
         errors[expansion] = float((y - exact).norm() / exact.norm())
         if expansion == layer.expansion:
             own = (y - exact).norm(dim=0) / exact.norm(dim=0)
-    queries, keys = _valid(q, query_mask), _valid(k, mask)
     return Layer(
         name,
         layer.expansion,
@@ -210,7 +232,9 @@ def _examine(
         q_largest=queries.abs().amax(0),
         k_largest=keys.abs().amax(0),
         error=own,
-        outside=_outside(torch.cat([queries, keys]), layer.expansion),
+        q_outside=_outside(queries, layer.expansion),
+        k_outside=_outside(keys, layer.expansion),
+        grids=grids,
         errors=errors,
     )
 
@@ -218,6 +242,20 @@ def _examine(
 def _valid(x: Tensor, mask: Tensor | None) -> Tensor:
     """Return the valid tokens of all sequences, [tokens, D]."""
     return x.flatten(0, 1) if mask is None else x[mask]
+
+
+def _grids(x: Tensor) -> tuple[Quadrature, ...]:
+    """Return the smallest grids with nodes 0.5 and 1 apart that hold x [tokens, D]."""
+    size = x.abs().flatten()
+    radius = float(size.kthvalue(math.ceil(HELD * len(size))).values) + EDGE
+    if not math.isfinite(radius):
+        return ()
+    halves = ((math.ceil(radius / spacing), spacing) for spacing in (DEFAULT_SPACING, MAX_SPACING))
+    return tuple(
+        Quadrature(2 * half + 1, half * spacing)
+        for half, spacing in halves
+        if 2 * half + 1 in NODE_COUNTS
+    )
 
 
 def _outside(x: Tensor, expansion: Expansion | None) -> Tensor:
@@ -250,8 +288,9 @@ def rows(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
             "expansion": name_of(layer.expansion),
             "error": layer.total,
             "spreads": {"q": layer.q_spread.tolist(), "k": layer.k_spread.tolist()},
-            "outside": layer.outside.tolist(),
+            "outside": {"q": layer.q_outside.tolist(), "k": layer.k_outside.tolist()},
             "enough": name_of(layer.cheapest(diagnosis.tolerance)),
+            "grids": [name_of(grid) for grid in layer.grids],
         }
         for expansion, error in layer.errors.items():
             yield {

@@ -175,7 +175,11 @@ def _plot_errors(
         own = next(row for row in rows if row["what"] == "layer" and row["layer"] == layer)
         of = [row for row in rows if row["what"] == "candidate" and row["layer"] == layer]
         for line, gaussian in (("-", False), ("--", True)):
-            points = [(row["terms"], row["error"]) for row in of if (row["radius"] > 0) == gaussian]
+            points = [
+                (row["terms"], row["error"])
+                for row in of
+                if (row["radius"] > 0) == gaussian and row["radius"] <= (row["terms"] - 1) / 4
+            ]  # without coarse grids, whose nodes are more than 0.5 apart
             x, y = zip(*sorted(points), strict=True)
             label = None if gaussian else layer
             axes.plot(x, y, line, color=colour, marker=".", markersize=5, label=label)

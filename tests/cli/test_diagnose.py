@@ -37,9 +37,11 @@ def test_classifier_is_reported_by_layer_and_plotted(folder, tmp_path, capsys):
     assert main(["diagnose", model, data, "--plot", str(files[0]), "--json", str(files[1])]) == 0
     text = capsys.readouterr().out
     assert text.count("ea-2") == 2
-    assert "within 0.01" in text
+    assert "within 0.01" in text and "outside(q)" in text and "ea-q" in text
     rows = [json.loads(line) for line in files[1].read_text().splitlines()]
-    assert sum(row["what"] == "layer" for row in rows) == 2
+    layers = [row for row in rows if row["what"] == "layer"]
+    assert len(layers) == 2
+    assert set(layers[0]["outside"]) == {"q", "k"} and len(layers[0]["grids"]) == 2
     assert files[0].stat().st_size > 10_000
 
 

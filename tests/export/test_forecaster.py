@@ -18,12 +18,19 @@ FIELDS = ("month", "hour")
 C = 2
 
 
-@pytest.fixture(scope="module")
-def model():
+@pytest.fixture(
+    scope="module",
+    params=["ea-q5", pytest.param("ea-q25r12", marks=pytest.mark.full), "ea-q65r16"],
+)
+def model(request):
     torch.manual_seed(0)
     options = dict(calendar=FIELDS, differences=True, residual=True, positions=True, max_len=1000)
-    model = Forecaster(C, mixer="ea-q5", dim=8, depth=1, **options).eval()
+    model = Forecaster(C, mixer=request.param, dim=8, depth=1, **options).eval()
     torch.nn.init.normal_(model.head.weight)  # zero by default
+    if request.param != "ea-q5":  # queries all over the grid, and some far from all keys
+        weight = model.encoder.blocks[0].mixer.in_proj.weight
+        weight.data[:8] *= 30
+        weight.data[8:16] *= 8
     return model
 
 

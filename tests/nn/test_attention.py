@@ -9,8 +9,8 @@ import torch
 from mixer_helpers import MASKS, causals, differentiate, same, tokens
 
 import eattn
-from eattn import State, Taylor
-from eattn.nn import ElementwiseAttention
+from eattn import Quadrature, State, Taylor
+from eattn.nn import ElementwiseAttention, TransformerEncoder, make_mixer, set_expansion
 from eattn.ops import reference
 
 orders = pytest.mark.parametrize("order", [None, 0, 2, 6, 12])
@@ -120,6 +120,27 @@ def test_high_order_approaches_exact_attention():
     assert errors[0] > 5 * errors[1] > 500 * errors[2]
 
 
+@causals
+def test_set_expansion_moves_large_q_and_k_onto_a_wide_grid(causal):
+    """Queries more than 5 from all keys, which differ, are rare."""
+    torch.manual_seed(0)
+    model, x = (
+        TransformerEncoder(dim=16, depth=2, mixer="ea", causal=causal),
+        torch.randn(4, 200, 16),
+    )
+    outputs = []
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mixer.in_proj.weight[:32] *= 6
+        q, k, _ = model.blocks[0].mixer.qkv(x)
+        for expansion in (None, Quadrature(129), Quadrature(25)):
+            assert set_expansion(model, expansion) == 2
+            outputs.append(model(x))
+    assert q.std() == pytest.approx(3, rel=0.1) and k.std() == pytest.approx(3, rel=0.1)
+    exact, wide, small = outputs
+    assert (wide - exact).norm() < 1e-3 * exact.norm() < 1e-2 * (small - exact).norm()
+
+
 def test_repr_shows_expansion():
     series = repr(ElementwiseAttention(7, causal=True))
     assert "dim=7, expansion=Taylor(order=6), causal=True" in series
@@ -137,6 +158,21 @@ def test_initial_queries_and_keys_are_half_as_large_as_values():
     with torch.no_grad():
         series, exact = eattn.ea_series(q, k, v), eattn.ea(q, k, v)
     assert (series - exact).norm() < 0.02 * exact.norm()
+
+
+@causals
+@pytest.mark.parametrize(
+    "options", ["", "+norm", "+bandwidth", "+center", "+norm+bandwidth+center"]
+)
+def test_queries_and_keys_start_in_the_middle_of_a_wide_grid(options, causal):
+    """A large initial spread of q and k does not train."""
+    torch.manual_seed(0)
+    for name in ("ea-q25r12", "ea-q65r16", "ea-q129"):
+        made = make_mixer(name + options, 64, causal=causal)
+        q, k, _ = made.qkv(torch.randn(4, 200, 64))
+        for x in (q.detach(), k.detach()):
+            assert (x.abs() < made.expansion.radius / 2).float().mean() > 0.999
+            assert x.std() == pytest.approx(0.5, rel=0.1)
 
 
 def test_float64_state_keeps_its_dtype_with_float32_input():

@@ -123,6 +123,7 @@ def test_state_of_wrong_shape_raises(name, grad):
 
 
 UNKNOWN = ["", "EA", "ea6", "ea-", "ea-x", "ea--2", "ea-6 ", "ea-6.0", "sa-", "mha", "q+k+v"]
+UNKNOWN += ["ea-6r3", "ea-q25r", "ea-q25r-1", "ea-q25rx", "ea-qr12"]
 
 
 def test_error_for_unknown_name_lists_known_names():
@@ -136,10 +137,14 @@ def test_error_for_unknown_name_lists_known_names():
 
 
 def test_invalid_order_raises():
-    for name in ("ea-1", "ea-5", "ea-17", "ea-18", "ea-100", "ea-q4", "ea-q35"):
-        text = f"needs an even N from 0 to 16, 'ea-qN' an odd N from 5 to 33, got {name!r}"
+    for name in ("ea-1", "ea-5", "ea-17", "ea-18", "ea-100", "ea-q4", "ea-q1027", "ea-q24r9"):
+        text = f"needs an even N from 0 to 16, 'ea-qN' an odd N from 5 to 1025, got {name!r}"
         with raises(ValueError, text):
             make_mixer(name, 12)
+    for name, radius in (("ea-q25r13", "13"), ("ea-q25r0", "0"), ("ea-q25r12.5", "12.5")):
+        text = f"mixer {name!r}: radius must be above 0 and at most 12 for 25 nodes, got {radius}"
+        with raises(ValueError, text):
+            make_mixer(name + "+norm", 12)
 
 
 SIZES = [

@@ -22,7 +22,7 @@ def tokens() -> torch.Tensor:
     return torch.randn(2, 30, 32, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("mixer", ["ea-6", "ea", "la", "gru"])
+@pytest.mark.parametrize("mixer", ["ea-6", "ea-q65r16", "ea", "la", "gru"])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_padding_does_not_change_encoder_output(mixer, training, grad):

@@ -145,13 +145,13 @@ def test_bandwidth_scales_queries_and_keys():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["ea-6+norm", "ea-q9+bandwidth+center", "ea+center+norm"])
+@pytest.mark.parametrize(
+    "name", ["ea-6+norm", "ea-q9+bandwidth+center", "ea-q25r12+bandwidth", "ea+center+norm"]
+)
 def test_mixer_names_select_options(name, causal):
     made = make_mixer(name, 8, causal=causal)
-    assert (
-        made.expansion
-        == {"ea-6": Taylor(6), "ea-q9": Quadrature(9), "ea": None}[name.split("+")[0]]
-    )
+    expansions = {"ea-6": Taylor(6), "ea-q9": Quadrature(9), "ea-q25r12": Quadrature(25, 12)}
+    assert made.expansion == expansions.get(name.partition("+")[0])
     assert made.placement.qk_norm == ("norm" in name)
     assert (made.placement.bandwidth is not None) == ("bandwidth" in name)
     center = ("learned" if causal else "mean") if "center" in name else None

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eattn import backends, ea_series
+from eattn import Quadrature, Taylor, backends, ea_series
 from eattn.ops import triton
 from eattn.ops.backends import BY_NAME, choose
 from eattn.ops.triton import configs
@@ -61,12 +61,14 @@ CHOSEN = {
         (REFERENCE, "state-(2, 7, 3)-bfloat16-6-full-"),
         (REFERENCE, "state-(2, 7, 3)-float64-q9-causal-"),
         (REFERENCE, "mask-(2, 7, 3)-float16-q9-full-"),
+        (REFERENCE, "state-(2, 7, 3)-float32-q25r12-causal-"),
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
         (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
         ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
         ("test_series_backends.py::test_empty_inputs_give_empty_outputs", "(2, 0, 3)-causal-"),
         ("test_properties.py::test_first_output_is_the_first_value", "6-"),
         (f"test_stability.py::{DISTANT}", "16-100-causal-"),
+        ("test_quadrature.py::test_far_query_reads_the_nearest_keys", "q25-causal-"),
         ("test_quadrature.py::test_gradient_pulls_keys_back_onto_the_grid", ""),
     ],
     "fused": [
@@ -86,7 +88,9 @@ FEWER = {"chunks": "triton", "fused": "triton and not (bfloat16 or float16 or fl
 def test_chosen_calls_match_reference_when_interpreted(split):
     cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[split]]
     if split == "chunks":
-        cases.append(f"{TESTS / 'ops' / 'triton_worker.py'}::test_steps_match_reference[float32-6]")
+        worker = TESTS / "ops" / "triton_worker.py"
+        cases += [f"{worker}::test_steps_match_reference[float32-{x}]" for x in ("6", "q25r12")]
+        cases.append(f"{worker}::test_far_queries_match_reference[causal-q25r12]")
     assert interpreted(*cases, split=split) == len(cases)
 
 
@@ -115,7 +119,7 @@ def test_missing_triton_error_suggests_pip_install(monkeypatch):
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: " + re.escape(why)):
         ea_series(x, x, x, backend="triton")
     on_gpu = torch.empty(1, 4, 3, device="meta").as_subclass(OnGpu)
-    assert choose(None, on_gpu).name == "eager"
+    assert choose(None, on_gpu, Taylor(6)).name == "eager"
 
 
 class OnGpu(torch.Tensor):
@@ -130,11 +134,20 @@ def set_backend(monkeypatch, **changes):
 
 def test_only_gpu_tensors_choose_triton(monkeypatch):
     set_backend(monkeypatch, why_not=None, device="cuda")
-    assert choose(None, torch.empty(1, 4, 3).as_subclass(OnGpu)).name == "triton"
+    assert choose(None, torch.empty(1, 4, 3).as_subclass(OnGpu), Taylor(6)).name == "triton"
     x = torch.zeros(1, 4, 3)
-    assert choose(None, x).name != "triton"
+    assert choose(None, x, Taylor(6)).name != "triton"
     with pytest.raises(ValueError, match="it runs on a CUDA or ROCm device, and q is on cpu"):
         ea_series(x, x, x, backend="triton")
+
+
+def test_grids_above_65_nodes_do_not_choose_triton(monkeypatch):
+    set_backend(monkeypatch, why_not=None, device="cuda")
+    on_gpu = torch.empty(1, 4, 3).as_subclass(OnGpu)
+    assert choose(None, on_gpu, Quadrature(65)).name == "triton"
+    assert choose(None, on_gpu, Quadrature(67)).name == "eager"
+    with pytest.raises(ValueError, match="it supports at most 65 nodes, and the expansion has 67"):
+        choose("triton", on_gpu, Quadrature(67))
 
 
 @pytest.mark.parametrize(("version", "old"), [("3.3.1", True), ("3.4.0", False), ("4.0", False)])
@@ -187,8 +200,9 @@ def test_wrong_offsets_give_valid_sequence_indices(cu):
 
 
 def test_long_sequence_is_chunked_and_many_channels_are_fused():
-    assert not configs.is_fused(1, 131072, 131072, 64, 7)
+    assert not configs.is_fused(1, 131072, 131072, 64, Taylor(6))
     chunk = configs.chunk_length(1, 131072, 64)
     assert 2 * (131072 // chunk) >= configs.WARPS
-    assert configs.is_fused(64, 4096, 4096, 768, 7)
-    assert not configs.is_fused(64, 4096, 4096, 768, 33)  # more than the registers hold
+    assert configs.is_fused(64, 4096, 4096, 768, Taylor(6))
+    # More than the registers hold:
+    assert not configs.is_fused(64, 4096, 4096, 768, Quadrature(33))

@@ -15,10 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eattn import Quadrature, State, Taylor
 from eattn.ops import Expansion, triton
-from eattn.ops.expansion import NODE_COUNTS
 from eattn.ops.inputs import Inputs
 from eattn.ops.triton import configs
-from eattn.ops.triton.configs import FUSED_TERMS, LONGEST, MERGE, STEP, Config, choices
+from eattn.ops.triton.configs import FUSED_TERMS, LONGEST, MERGE, STEP, WIDE, Config, choices
 from eattn.ops.triton.constants import numbers
 
 pytestmark = [
@@ -36,9 +35,11 @@ targets = pytest.mark.parametrize("target", TARGETS)
 TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
 FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
 # All expansions: a kernel may spill with few terms even if it does not with many.
-EXPANSIONS = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, NODE_COUNTS)]
+EXPANSIONS = [*map(Taylor, range(0, 17, 2)), *map(Quadrature, range(5, 34, 2))]
+WIDE_GRIDS = [Quadrature(15, 7), Quadrature(25, 12), Quadrature(33, 16), Quadrature(65)]
 # The expansions with the most terms for each list of configurations.
 MOST = [Taylor(8), Quadrature(9), Taylor(12), Quadrature(13), Taylor(16), Quadrature(33)]
+MOST += [Quadrature(33, 16), Quadrature(65)]
 ONE_FORM = {"states", "merge", "step"}  # kernels without an argument CAUSAL
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -46,6 +47,13 @@ INPUTS = {"q_ptr", "k_ptr", "v_ptr", "g_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
 INDICES = {"mask_ptr": "*u8", "cu_ptr": "*i32", "row_ptr": "*i32"}
 # Arguments that a plain call does not have.
 ABSENT = {*INDICES, "s0_ptr", "z0_ptr", "m0_ptr", "gs_ptr", "gz_ptr", "ds_ptr", "dz_ptr"}
+
+
+def every_config(name: str, expansion: Expansion) -> tuple[Config, ...]:
+    """Return the configurations that a call may launch the kernel with."""
+    if name in FIXED:
+        return (WIDE,) if name == "step" and expansion.wide else (FIXED[name],)
+    return choices(expansion.terms, expansion.wide)
 
 
 @pytest.fixture(autouse=True)
@@ -139,8 +147,14 @@ CHOSEN += [("fused", other) for other in TARGETS if other != "sm_90"]
 
 @pytest.mark.parametrize(("name", "target"), CHOSEN)
 def test_usual_call_compiles_without_spilling(name, target, tmp_path):
-    config = FIXED.get(name, choices(7)[1])
+    config = every_config(name, Taylor(6))[-1]
     assert_fits(compiled(name, target, config, Taylor(6)), target, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["outputs", "step", "query_gradients", "key_gradients"])
+def test_largest_wide_grid_compiles_without_spilling(name, tmp_path):
+    (config,) = every_config(name, Quadrature(65))
+    assert_fits(compiled(name, "sm_90", config, Quadrature(65)), "sm_90", tmp_path)
 
 
 CALLED = [
@@ -151,18 +165,18 @@ CALLED = [
         target,
         id=f"{name}-{expansion}-{'causal' if causal else 'full'}-{target}",
     )
-    for expansion in EXPANSIONS
+    for expansion in EXPANSIONS + WIDE_GRIDS
     for name in (*TUNED, *FIXED)
     for causal in ([True] if name in ONE_FORM else [False, True])
     for target in TARGETS
-    if name != "fused" or expansion.terms <= FUSED_TERMS
+    if name != "fused" or (expansion.terms <= FUSED_TERMS and not expansion.wide)
 ]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "expansion", "causal", "target"), CALLED)
 def test_no_configuration_spills(name, expansion, causal, target, tmp_path):
-    for config in [FIXED[name]] if name in FIXED else choices(expansion.terms):
+    for config in every_config(name, expansion):
         binary = compiled(name, target, config, expansion, causal=causal)
         assert_fits(binary, target, tmp_path)
 
@@ -172,7 +186,7 @@ def test_no_configuration_spills(name, expansion, causal, target, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
 def test_plain_half_precision_call_does_not_spill(name, dtype, target, tmp_path):
-    config = FIXED.get(name, choices(7)[0])
+    config = every_config(name, Taylor(6))[0]
     options = dict(dtype=dtype, everything=False)
     assert_fits(compiled(name, target, config, Taylor(6), **options), target, tmp_path)
 
@@ -183,7 +197,7 @@ def test_plain_half_precision_call_does_not_spill(name, dtype, target, tmp_path)
 @pytest.mark.parametrize("name", ["query_gradients", "key_gradients"])
 def test_half_precision_gradients_do_not_spill(name, expansion, target, tmp_path):
     """Gradients need the most registers."""
-    for config in choices(expansion.terms):
+    for config in every_config(name, expansion):
         binary = compiled(name, target, config, expansion, dtype=torch.bfloat16)
         assert_fits(binary, target, tmp_path)
 
@@ -194,7 +208,7 @@ def test_half_precision_gradients_do_not_spill(name, expansion, target, tmp_path
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
 def test_float64_compiles(name, expansion, target):
     """Spilling is allowed: float64 is for accuracy, not for speed."""
-    config = FIXED.get(name, choices(expansion.terms)[0])
+    config = every_config(name, expansion)[0]
     assert compiled(name, target, config, expansion, real=torch.float64).asm
 
 
@@ -273,17 +287,20 @@ WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select
 
 # Shapes are [B, L, D]; a size of 1 is a constant for the compiler.
 @pytest.mark.parametrize(
-    ("shape", "with_", "causal", "kernels"),
+    ("shape", "with_", "causal", "expansion", "kernels"),
     [
-        ((1, 1, 1), "", True, {"fused"}),
-        ((1, 70, 1), "packed mask state", True, {"states", "merge", "outputs"}),
-        ((2, 70, 16), "mask state", False, {"states", "merge", "outputs"}),
+        ((1, 1, 1), "", True, Taylor(2), {"fused"}),
+        ((1, 70, 1), "packed mask state", True, Taylor(2), {"states", "merge", "outputs"}),
+        ((2, 70, 16), "mask state", False, Taylor(2), {"states", "merge", "outputs"}),
+        ((2, 70, 16), "mask state", True, Quadrature(25, 12), {"states", "merge", "outputs"}),
     ],
 )
-def test_launches_compile_with_their_actual_arguments(compiling, shape, with_, causal, kernels):
+def test_launches_compile_with_their_actual_arguments(
+    compiling, shape, with_, causal, expansion, kernels
+):
     from eattn.ops.triton import launch
 
-    case = make(shape, expansion=Taylor(2), causal=causal, with_=with_).to(torch.float32)
+    case = make(shape, expansion=expansion, causal=causal, with_=with_).to(torch.float32)
     state = (None,) * 3 if case.state is None else case.state.tensors().values()
     given = Inputs(case.q, case.k, case.v, case.key_mask, case.cu_seqlens, *state)
     options = dict(expansion=case.expansion, causal=causal)
@@ -295,7 +312,7 @@ def test_launches_compile_with_their_actual_arguments(compiling, shape, with_, c
         launch.backward(y, *final[:2], given, final, saved, **options)
     assert set(compiling) == kernels | {"query_gradients", "merge_back", "key_gradients"}
     assert not seen.names & WAITS
-    if with_:
+    if with_ and not expansion.wide:
         # Triton can store choices in a file (TRITON_CACHE_AUTOTUNING=1) if keys are plain values.
         (key,) = launch._tuned("key_gradients", E, 32, causal).cache
         assert json.loads(json.dumps(key)) == list(key)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from op_helpers import assert_answers, assert_near, draw, make, oracle, run
+from op_helpers import assert_answers, assert_near, causals, draw, make, oracle, run
 from torch.utils._pytree import tree_leaves
 
 from eattn import Quadrature, State, Taylor, ea_series
@@ -14,10 +14,10 @@ from eattn.ops import reference
 from eattn.ops.triton import configs
 from eattn.ops.triton.memory import chunk_of
 
-both = pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
+WIDE = [Quadrature(25, 12), Quadrature(65)]
 
 
-@both
+@pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9), *WIDE], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_steps_match_reference(expansion, dtype):
     """The kernel for one token, starting from an empty state."""
@@ -38,13 +38,30 @@ def test_steps_match_reference(expansion, dtype):
         torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("expansion", WIDE, ids=str)
+@causals
+def test_far_queries_match_reference(causal, expansion):
+    """The reference also runs in float32, because the dtype decides which queries are far."""
+    case = make((1, 9, 3), expansion=expansion, causal=causal, with_="mask", scale=8.0, seed=3)
+    case = replace(case, through_state=False).to(torch.float32)
+    got, leaves = run(case, "triton"), [x.requires_grad_() for x in (case.q, case.k, case.v)]
+    options = dict(expansion=expansion, causal=causal, key_mask=case.key_mask)
+    y = reference.ea_expanded(*leaves, **options)
+    gy, *_ = case.gradients(y, got.state)
+    want = torch.autograd.grad(y, leaves, gy.to(y.dtype))
+    assert (want[0] == 0).any()  # some queries are far
+    assert_near(got.y, y.detach(), 1e-5, "y")
+    for name, grad in zip("qkv", want, strict=True):
+        assert_near(got.grads[name], grad, 1e-4 * (1 + float(grad.abs().max())), name)
+
+
+@causals
 def test_more_channels_than_a_block_match_reference(causal):
     case = make((1, 8, 33), expansion=Taylor(2), causal=causal, with_="mask").to(torch.float32)
     assert_answers(run(case, "triton"), oracle(case), case)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@causals
 def test_keys_with_underflowing_weights_keep_their_shift(causal):
     """|k| falls from 30 to 0 and rises again; the smallest key is in a middle chunk."""
     case = make((1, 13, 3), expansion=Taylor(2), causal=causal)

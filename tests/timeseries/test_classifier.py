@@ -64,7 +64,7 @@ def test_japanese_vowels_are_learned():
     assert classifier.score(test.X, test.y) > 0.9
 
 
-@pytest.mark.parametrize("mixer", [name for name in MIXERS if name not in CAUSAL_ONLY])
+@pytest.mark.parametrize("mixer", [*(n for n in MIXERS if n not in CAUSAL_ONLY), "ea-q25r12+norm"])
 def test_every_mixer_predicts_series_longer_than_in_fit(mixer):
     X, y = waves(12)
     classifier = EAClassifier(mixer, **TINY).fit([x[:, :10] for x in X], y)

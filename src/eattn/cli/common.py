@@ -62,7 +62,7 @@ DateFormat = Annotated[
 ]
 Mixer = Annotated[
     str,
-    typer.Option("--mixer", metavar="NAME", help="Mixer, such as ea-6, sa or gru."),
+    typer.Option("--mixer", metavar="NAME", help="Mixer, such as ea-6, ea-q25r12, sa or gru."),
 ]
 Epochs = Annotated[
     int | None,

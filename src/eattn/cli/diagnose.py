@@ -47,7 +47,8 @@ def diagnose(
     """Compare each layer of a model with exact EA.
 
     Runs DATA through MODEL, a classifier or forecaster with element-wise attention, and reports
-    the error of each layer relative to exact EA and the cheapest expansion within the tolerance.
+    the error of each layer relative to exact EA, the share of q and k outside the range of its
+    expansion, the cheapest expansion within the tolerance, and grids that hold q and k.
     The model is not changed. To train with another expansion, use --mixer of fit.
 
     Example: eattn diagnose model/ TEST.ts --tolerance 1e-3

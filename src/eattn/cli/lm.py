@@ -31,7 +31,7 @@ def train(
     mixer: Annotated[
         str,
         typer.Option(
-            "--mixer", metavar="NAME", help="Mixer by name: ea-2, ea-6, ea, ea-q17, sa, …"
+            "--mixer", metavar="NAME", help="Mixer, such as ea-6, ea-q25r12, ea, sa or la."
         ),
     ] = "ea-6",
     hidden: Annotated[

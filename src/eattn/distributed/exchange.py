@@ -44,6 +44,8 @@ def merge_ranks(
     states : list of State
     """
     flat = _Exchange.apply(own.s, own.z, own.shift, (begins, continues), parts, group)
+    if own.expansion.wide:  # the exchange has the memory order of few terms; see `empty_sums`
+        flat = tuple(x.contiguous() for x in flat)
     return [State(flat[i], flat[i + 1], flat[i + 2], own.expansion) for i in range(0, len(flat), 3)]
 
 

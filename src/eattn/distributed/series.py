@@ -105,7 +105,7 @@ def ea_series(
     def checked() -> tuple[tuple[Expansion, QKV], dict[str, int]]:
         found = resolve_expansion(order, expansion)
         x, *_ = qkv = check_qkv(q, k, v, causal=causal, key_mask=key_mask)  # in one dtype
-        choose(backend, x)
+        choose(backend, x, found)
         if causal and x.shape[1] != k.shape[1]:
             raise ValueError(
                 "causal=True needs as many queries as keys on each rank, got"

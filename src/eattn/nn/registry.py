@@ -16,7 +16,7 @@ from eattn.nn.softmax import SoftmaxAttention
 from eattn.ops import Expansion, Quadrature, Taylor
 from eattn.ops.expansion import MAX_ORDER, NODE_COUNTS
 
-# One name of each kind. `ea-N` accepts any even N up to 16, `ea-qN` any odd N from 5 to 33.
+# One name of each kind. `ea-N` accepts any even N up to 16, `ea-qN` any odd N from 5 to 1025.
 MIXERS = (
     "ea",
     "ea-2",
@@ -54,7 +54,8 @@ def make_mixer(
     ==============  ==========================================================================
     ``ea``          exact element-wise attention
     ``ea-N``        its Taylor series to the even power N
-    ``ea-qN``       its quadrature with N nodes, 0.5 apart
+    ``ea-qN``       its quadrature with N nodes, 0.5 apart, such as ``ea-q25``
+    ``ea-qNrR``     its quadrature with N nodes over [-R, R], such as ``ea-q25r12``
     ``sa``          softmax attention by SDPA
     ``sa-math``     softmax attention with its weights in memory
     ``la``          linear attention
@@ -149,22 +150,22 @@ def check_mixer(name: str) -> Expansion | None:
     Returns
     -------
     expansion : Taylor, Quadrature or None
-        Expansion of ``ea-N`` and ``ea-qN``; None for other mixers.
+        Expansion of ``ea-N``, ``ea-qN`` and ``ea-qNrR``; None for other mixers.
 
     Raises
     ------
     ValueError
-        If the name is unknown.
+        If the name is unknown, or N or R is out of range.
     """
     if not isinstance(name, str):
         raise TypeError(f"mixer must be a name, got {type(name).__name__}")
     whole, (name, *options) = name, name.split("+")
-    series = re.fullmatch(r"ea-(q?)(\d+)", name)
+    series = re.fullmatch(r"ea-(?:(\d+)|q(\d+)(?:r(\d+(?:\.\d+)?))?)", name)
     if series is None and name not in MIXERS:
         known = ", ".join(MIXERS)
         raise ValueError(
             f"unknown mixer {whole!r}: use one of {known}, or ea-N with another even N, ea-qN with"
-            " another odd N"
+            " another odd N, ea-qNrR with a radius R"
         )
     allowed = OPTIONS.get(name.partition("-")[0], ())
     if wrong := [option for option in options if option not in allowed]:
@@ -174,10 +175,14 @@ def check_mixer(name: str) -> Expansion | None:
         )
     if series is None:
         return None
+    order, nodes, radius = series.groups()
     try:
-        number = int(series[2])
-        return Quadrature(number) if series[1] else Taylor(number)
-    except ValueError:
+        if order:
+            return Taylor(int(order))
+        return Quadrature(int(nodes), float(radius)) if radius else Quadrature(int(nodes))
+    except ValueError as error:
+        if nodes and int(nodes) in NODE_COUNTS:
+            raise ValueError(f"mixer {name!r}: {error}") from None  # the radius is out of range
         raise ValueError(
             f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER},"
             f" 'ea-qN' an odd N from {NODE_COUNTS[0]} to {NODE_COUNTS[-1]}, got {name!r}"

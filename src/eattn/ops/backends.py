@@ -28,6 +28,7 @@ class Backend:
     saved_shape: Callable[[Tensor, Tensor | None, Expansion], tuple[int, ...]]
     device: str | None  # device type it requires; None for any device
     why_not: str | None  # reason why it cannot run on this machine; None if it can
+    max_terms: int | None = None  # largest number of terms that it supports; None for any
 
 
 def _eager(function: str) -> Callable[..., Any]:
@@ -60,6 +61,7 @@ _BACKENDS = (
         triton.saved_shape,
         triton.DEVICE,
         triton.unavailable(),
+        triton.MAX_TERMS,
     ),
     Backend("eager", _eager("forward"), _eager("backward"), _eager_saved_shape, None, None),
     *(_native(f"native-{isa}", isa) for isa in ("avx512", "avx2", "baseline")),
@@ -67,12 +69,13 @@ _BACKENDS = (
 BY_NAME = {backend.name: backend for backend in _BACKENDS}
 
 
-def choose(name: str | None, q: Tensor) -> Backend:
-    """Return the fastest backend that fits q, or the named one if it can run."""
-    device = q.device.type
+def choose(name: str | None, q: Tensor, expansion: Expansion) -> Backend:
+    """Return the fastest backend that fits q and the expansion, or the named one if it can run."""
+    device, terms = q.device.type, expansion.terms
     if name is None:
         for backend in BY_NAME.values():
-            if backend.why_not is None and backend.device in (None, device):
+            small = backend.max_terms is None or terms <= backend.max_terms
+            if backend.why_not is None and backend.device in (None, device) and small:
                 return backend
     if name not in BY_NAME:
         raise ValueError(f"backend must be None or one of {', '.join(BY_NAME)}; got {name!r}")
@@ -81,6 +84,8 @@ def choose(name: str | None, q: Tensor) -> Backend:
     if why_not is None and backend.device not in (None, device):
         where = "the CPU" if backend.device == "cpu" else "a CUDA or ROCm device"
         why_not = f"it runs on {where}, and q is on {q.device}"
+    elif why_not is None and backend.max_terms is not None and terms > backend.max_terms:
+        why_not = f"it supports at most {backend.max_terms} nodes, and the expansion has {terms}"
     if why_not is not None:
         raise ValueError(f"backend {name!r} cannot run here: {why_not}")
     return backend
@@ -93,6 +98,7 @@ def backends() -> dict[str, str | None]:
     -------
     dict
         Maps "eager", "native" and "triton" to None if the backend can run, else to the reason.
+        "triton" supports at most 65 nodes; on a GPU, larger grids run on "eager".
 
     Examples
     --------

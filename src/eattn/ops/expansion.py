@@ -58,7 +58,7 @@ class Quadrature:
     """Gaussian features on an even grid over [-radius, radius].
 
     Approximates exp(-(q - k)^2) by the sum over nodes u of exp(-2(q - u)^2) exp(-2(k - u)^2).
-    At a spacing of 0.5 the weights are within 1e-4 of exact EA; at a spacing of 1 they are up to
+    At a spacing of 0.5 the weights are within 1.1e-4 of exact EA; at a spacing of 1 they are up to
     17 % off, and the grid has twice the range for the same state. All weights are positive, so the
     output always lies between the smallest and the largest value.
 
@@ -73,13 +73,13 @@ class Quadrature:
 
     Notes
     -----
-    q and k are clamped to `reach`, 1.5 outside the grid. q and the keys near it should lie inside
-    the grid: at its edge half of a Gaussian is missing, and weights are up to a fifth too small.
+    q and k are clamped to `reach`, 1.5 outside the grid. They should lie at least 1 inside its edge:
+    at the edge half of a Gaussian is missing, and weights are up to a fifth too small.
 
     Weights are accurate while some key is near each query: within 5 with more than 33 nodes.
-    With fewer nodes, in float32, within 10 on a radius of at most 6.5, and within 8 on a larger
+    With fewer nodes, in float32, within 9 on a radius of at most 6.5, and within 8 on a larger
     one. A query farther from all keys reads the nearest written node on each side. Its output is
-    finite, lies between the values, and equals v if there is only one key. Its gradient is 0.
+    finite, lies between the values, and equals v if there is only one key; the gradient of q is 0.
 
     Examples
     --------

@@ -26,7 +26,6 @@ class Features(Protocol):
     """Interface of an expansion for the scan."""
 
     c: list[float]
-    shifts: bool  # False if `magnitude` is always 0 and sums need no shift
     min_den: float  # below this den all keys are too far away to have a gradient
 
     def magnitude(self, k: Tensor) -> Tensor:
@@ -94,8 +93,6 @@ class TaylorFeatures:
     max(1, |q|)^-order, which prevents overflow; the cap on |q| prevents underflow of den.
     """
 
-    shifts = True
-
     def __init__(self, order: int, dtype: torch.dtype) -> None:
         self.c = [2.0**n / math.factorial(n) for n in range(order + 1)]  # Eq. 7
         self.min_den = 0.0
@@ -149,8 +146,6 @@ class GaussianFeatures:
     queries and is divided out for keys. x is clamped to `reach`; its gradient is that of the
     clamped value, not 0, so that training can move x back onto the grid.
     """
-
-    shifts = False
 
     def __init__(self, expansion: Quadrature, dtype: torch.dtype) -> None:
         self.middle, self.reach = expansion.nodes // 2, expansion.reach

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eattn.ops.eager import (
+from eattn.ops.chunks import (
     as_state,
     chunks,
     initial_sums,
@@ -43,7 +43,7 @@ def saved_shape(q: Tensor) -> tuple[int, ...]:
 class Near(NamedTuple):
     """Nodes near a token, and its features there, [W, B, C, D]."""
 
-    index: Tensor
+    node: Tensor
     f: Tensor
     offset: Tensor  # x - u
 
@@ -148,9 +148,10 @@ class _Call:
         dtype, L = self.start.dtype, inputs.k.shape[1]
         k, v = (zero_masked(x, inputs.key_mask).to(dtype) for x in (inputs.k, inputs.v))
         window = expansion.nodes
-        if expansion.cutoff < expansion.radius and not k.isnan().any():  # NaN affects all nodes
+        if expansion.cutoff < expansion.radius:
             window = min(window, math.ceil(2 * expansion.cutoff / expansion.spacing))
         self.grid = Grid(expansion, self.start, window)
+        self.any_nan = bool(k.isnan().any())
         self.causal = causal and L > 0
         # A chunk has its own sums, so that long chunks save memory.
         T = self.T = steps(L, at_least=expansion.nodes // 2 if self.causal else 1)
@@ -165,11 +166,13 @@ class _Call:
         """Add the keys and values of step t (Eq. 12, Eq. 13)."""
         v = self.v[t]
         _scatter(sums, self.grid.key(self.k[t], self.masked[t]), v, torch.ones_like(v))
+        if self.any_nan:  # a NaN key affects all nodes
+            sums.masked_fill_(self.k[t].isnan(), torch.nan)
 
     def gradient(self, t: int, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return dk and dv of step t from the reverse sums."""
         near = self.grid.key(self.k[t], self.masked[t])
-        s, z = _gather(sums, near.index).unbind(1)
+        s, z = _gather(sums, near.node).unbind(1)
         dk = (near.f * near.offset * (self.v[t] * z - s)).sum(0).mul_(-4)
         dv = (near.f * z).sum(0)
         return dk.masked_fill_(self.masked[t], 0), dv.masked_fill_(self.masked[t], 0)
@@ -226,7 +229,7 @@ def backward(
         output(x, like) for x, like in zip(inputs[:3], (call.q, call.k, call.k), strict=True)
     )
     kept = [chunks(x, call.T) for x in saved] if call.causal else None
-    end = None if kept else _sums(*final[:2]).to(start.dtype)
+    end = _sums(*final[:2]).to(start.dtype)  # read by a call that is not causal
 
     def write(sums: Tensor, t: int) -> None:
         q, g = call.q[t], gy_at[t]
@@ -284,7 +287,7 @@ def _gather(sums: Tensor, index: Tensor) -> Tensor:
 
 def _scatter(sums: Tensor, near: Near, s: Tensor, z: Tensor) -> None:
     """Add f_n s and f_n z [B, C, D] to the sums at the nodes near a token."""
-    index = near.index.unsqueeze(1).expand(-1, 2, *near.index.shape[1:])
+    index = near.node.unsqueeze(1).expand(-1, 2, *near.node.shape[1:])
     sums.scatter_add_(0, index, near.f.unsqueeze(1) * torch.stack([s, z]))
 
 

@@ -114,7 +114,7 @@ def ea_series(
         rows = check_cu_seqlens(cu_seqlens, q, k, values=False)
     if state is not None:
         check_state(state, rows, q, expansion)
-    chosen, early = choose(backend, q), k.shape[1] - q.shape[1]
+    chosen, early = choose(backend, q, expansion), k.shape[1] - q.shape[1]
     if causal and early:  # all queries attend to the first keys
         no_queries, mask = q[:, :0], key_mask
         if key_mask is not None:
@@ -153,7 +153,9 @@ def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tenso
     q, k, v = check_step(q, k, v)
     check_state(state, q.shape[0], q)
     token = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
-    y, after = _apply(*token, None, None, state, state.expansion, True, choose(None, q))
+    expansion = state.expansion
+    chosen = choose(None, q, expansion)
+    y, after = _apply(*token, None, None, state, expansion, True, chosen)
     return y.squeeze(1), after
 
 
@@ -193,7 +195,7 @@ def accumulate(
     expansion = resolve_expansion(order, expansion)
     _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask, names=("k", "k", "v"))
     no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
-    chosen = choose(backend, k)
+    chosen = choose(backend, k, expansion)
     return _apply(no_queries, k, v, key_mask, None, None, expansion, False, chosen)[1]
 
 
@@ -222,7 +224,7 @@ def readout(q: Tensor, state: State, *, backend: str | None = None) -> Tensor:
     q, _, _ = check_qkv(q, q, q, causal=False, key_mask=None)
     check_state(state, q.shape[0], q)
     no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
-    chosen = choose(backend, q)
+    chosen = choose(backend, q, state.expansion)
     return _apply(q, no_keys, no_keys, None, None, state, state.expansion, False, chosen)[0]
 
 

@@ -3,9 +3,17 @@
 import torch
 from torch import Tensor
 
-from eattn.ops.eager import as_state, initial_sums
-from eattn.ops.expansion import Expansion
-from eattn.ops.features import Features, decay, empty_shift, features
+from eattn.ops import reference
+from eattn.ops.chunks import as_state, initial_sums
+from eattn.ops.expansion import Expansion, Quadrature
+from eattn.ops.features import (
+    GAUSSIAN_ROOT,
+    Features,
+    decay,
+    empty_shift,
+    features,
+    smallest_den,
+)
 from eattn.ops.inputs import Inputs, Outputs
 
 TILE = 16  # tokens per chunk: a longer chunk needs more doublings, a shorter one more memory
@@ -24,7 +32,6 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
         raise ValueError("cu_seqlens cannot be exported: export padded sequences with key_mask")
     q, k, v, key_mask = inputs[:4]
     start, shift = initial_sums(inputs, expansion.terms)
-    kernel = features(expansion, start.dtype)
     masked = k.new_zeros(1, k.shape[1], 1, dtype=torch.bool)
     if key_mask is not None:
         masked = ~key_mask.unsqueeze(-1)
@@ -32,11 +39,38 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool) -> Outputs:
     q, k, v = (x.to(start.dtype) for x in (q, k, v))
     # A single token needs no scan, causal or not. A symbolic length is never an int.
     alone = isinstance(k.shape[1], int) and k.shape[1] == 1 and q.shape[1] == 1
-    causal_scan = _scan if kernel.shifts else _running
-    scan = causal_scan if causal and not alone else _total
-    (num, den), sums, last = scan(kernel, q, k, v, masked, start, shift)
+    causal = causal and not alone
+    if isinstance(expansion, Quadrature):
+        (num, den), sums, last = _grid(expansion, q, k, v, masked, start, shift, causal)
+    else:
+        kernel, scan = features(expansion, start.dtype), _scan if causal else _total
+        (num, den), sums, last = scan(kernel, q, k, v, masked, start, shift)
     y = (num / den).masked_fill(den == 0, 0).to(inputs.q.dtype)
-    return y, *as_state(sums, last), None
+    return y, *as_state(sums, last, wide=expansion.wide), None
+
+
+def _grid(
+    expansion: Quadrature,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masked: Tensor,
+    start: Tensor,
+    shift: Tensor,
+    causal: bool,
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+    """Compute all features of a grid as one tensor [B, L, D, N]: the graph does not grow with N."""
+    q, k = (x.clamp(-expansion.reach, expansion.reach) for x in (q, k))
+    z = reference.features(k, expansion).masked_fill(masked.unsqueeze(-1), 0)
+    s = z * v.unsqueeze(-1)
+    own = (x.cumsum(1) if causal else x.sum(1, keepdim=True) for x in (s, z))
+    s, z = (x + x0 for x, x0 in zip(own, start.permute(1, 2, 3, 4, 0), strict=True))
+    f = reference.features(q, expansion) * (1 if expansion.wide else GAUSSIAN_ROOT**2)
+    far = (f * z).sum(-1, keepdim=True) <= smallest_den(z.dtype)
+    f = torch.where(far, reference.far_features(q, z, expansion), f)
+    last = torch.stack([s[:, -1:], z[:, -1:]]).permute(4, 0, 1, 2, 3)
+    has_keys = ~masked.all(1, keepdim=True)
+    return ((f * s).sum(-1), (f * z).sum(-1)), last, shift.masked_fill(has_keys, 0)
 
 
 def _total(
@@ -49,25 +83,6 @@ def _total(
     sums = {n: torch.stack([f * v, f]).sum(2, keepdim=True) for n, f in terms}
     total = _stack(sums) + start * decay(shift, last)
     return kernel.read(*kernel.query(q), total.__getitem__)[0], total, last
-
-
-def _running(
-    kernel: Features, q: Tensor, k: Tensor, v: Tensor, masked: Tensor, start: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute causal sums without a shift: one cumsum for each term."""
-    point, w = kernel.key(k, shift)
-    terms, sums = kernel.terms(point, w.masked_fill(masked, 0)), {}
-
-    def pair(n: int) -> Tensor:
-        number, f = next(terms)
-        assert number == n, "`read` must ask for the terms in their order"
-        x = torch.stack([f * v, f]).cumsum(2) + start[n]
-        sums[n] = x[:, :, -1:]
-        return x
-
-    value = kernel.read(*kernel.query(q), pair)[0]
-    magnitude = kernel.magnitude(k).masked_fill(masked, empty_shift(k.dtype))
-    return value, _stack(sums), torch.minimum(magnitude.amin(1, keepdim=True), shift)
 
 
 def _scan(

@@ -10,9 +10,17 @@ from typing import Any
 
 import torch
 
-from eattn.ops.triton.configs import saved_shape
+from eattn.ops.triton.configs import MAX_TERMS, saved_shape
 
-__all__ = ["DEVICE", "backward", "forward", "no_device", "saved_shape", "unavailable"]
+__all__ = [
+    "DEVICE",
+    "MAX_TERMS",
+    "backward",
+    "forward",
+    "no_device",
+    "saved_shape",
+    "unavailable",
+]
 
 OLDEST = (3, 4)  # earlier versions do not support constants with fields; part of torch 2.8
 OWN_LAUNCHER = (3, 9)  # earlier versions compile a C module on the first launch

@@ -13,8 +13,9 @@ from eattn.ops.expansion import Expansion
 
 @dataclass(frozen=True)
 class Config:
-    warps: int  # per program; each lane of a warp handles one channel
+    warps: int  # per program
     tile: int  # tokens loaded at once
+    channels: int | None = None  # per program; None for one per lane
 
 
 # Keys are the largest number of terms. More terms leave fewer registers for tokens, but also hide
@@ -24,11 +25,15 @@ CHOICES = {
     13: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 1), Config(4, 1)),
 }
+# Wide grids have one configuration, because it determines the order of a sum over nodes. Eight
+# channels of 65 nodes, which are padded to 128, do not spill.
+WIDE = Config(4, 1, channels=8)
+MAX_TERMS = 65  # larger grids run on another backend
 
 
-def choices(terms: int) -> tuple[Config, ...]:
+def choices(terms: int, wide: bool) -> tuple[Config, ...]:
     """Return the configurations that the autotuner chooses from."""
-    return next(some for most, some in CHOICES.items() if terms <= most)
+    return (WIDE,) if wide else next(some for most, some in CHOICES.items() if terms <= most)
 
 
 MERGE = Config(1, 8)  # for the walk over chunks, which is too short to be worth tuning
@@ -49,10 +54,14 @@ def chunk_length(rows: int, L: int, D: int) -> int:
     return chunk
 
 
-def is_fused(rows: int, Lq: int, L: int, D: int, terms: int) -> bool:
-    """Return whether one pass is enough: channels fill the GPU, or there is only one chunk."""
+def is_fused(rows: int, Lq: int, L: int, D: int, expansion: Expansion) -> bool:
+    """Return whether one pass is enough: channels fill the GPU, or there is only one chunk.
+
+    Wide grids are always split into chunks.
+    """
+    few = expansion.terms <= FUSED_TERMS and not expansion.wide
     short = Lq <= SHORTEST and L <= SHORTEST
-    return terms <= FUSED_TERMS and (short or rows * -(-D // LANES) >= WARPS)
+    return few and (short or rows * -(-D // LANES) >= WARPS)
 
 
 def slots(x: Tensor, cu_seqlens: Tensor | None, chunk: int) -> int:

@@ -1,12 +1,13 @@
 """Numbers of an expansion, which are compile-time constants of the kernels."""
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from eattn.ops.expansion import Expansion
+from eattn.ops.expansion import Expansion, Quadrature
 from eattn.ops.features import (
     GAUSSIAN_ROOT,
     LOG2E,
@@ -14,6 +15,7 @@ from eattn.ops.features import (
     TaylorFeatures,
     empty_shift,
     features,
+    smallest_den,
 )
 
 
@@ -23,21 +25,24 @@ class Numbers:
     real: Any  # Triton's dtype of the sums
     empty_shift: float  # finite stand-in for the infinite shift of an empty state
     lift: float  # power of two that multiplies the sums of the backward
-    table: tuple[float, ...]  # Taylor: c_n; Gaussian: ratio of neighbouring features at x = 0
+    table: tuple[float, ...]  # Taylor: c_n; small grid: ratio of neighbouring features at x = 0
     cap: float = 0.0  # largest |q| whose powers are scaled
     gaussian: bool = False  # the fields below are for Gaussian features only
+    spacing: float = 0.0  # h, the distance between nodes
+    smallest: float = 0.0  # see ops.features.smallest_den
+    max_product: float = 0.0  # see features.bounded
+    den_per_gradient: float = 0.0  # see features.min_den
     reach: float = 0.0  # q and k are clamped to it
-    root: float = 1.0  # features are multiplied by its square
+    wide: bool = False  # features are computed node by node
+    nodes: int = 0  # wide grid: N, padded to a power of two
+    cutoff: float = 0.0  # wide grid: distance at which a feature becomes 0; 0 for no cutoff
+    root: float = 1.0  # features of a small grid are multiplied by its square
     lower: float = 1.0  # root^-2, which removes that factor from keys
     step: float = 0.0  # 4h
     step2: float = 0.0  # 4h log2(e), and its rounding error
     step2_low: float = 0.0
     log2e: float = 0.0
     log2e_low: float = 0.0
-    edge_floor: float = 0.0  # see features.floor_edges
-    max_product: float = 0.0  # see features.bounded
-    min_den: float = 0.0  # see features.min_den
-    den_per_gradient: float = 0.0
 
 
 @functools.cache
@@ -49,18 +54,29 @@ def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
         # 0). With this factor both are normal float32 numbers.
         lift = 1.0 if dtype == torch.float64 else 2.0**14
         return Numbers(*common, lift=lift, table=tuple(known.c), cap=known.cap)
-    assert isinstance(known, GaussianFeatures)
+    assert isinstance(known, GaussianFeatures) and isinstance(expansion, Quadrature)
 
     def rounded(x: float) -> float:
         return float(torch.tensor(x, dtype=dtype, device="cpu"))
 
-    lift, step2 = 1.0 if dtype == torch.float64 else 2.0**8, known.step * LOG2E
+    lift = 1.0 if dtype == torch.float64 or expansion.wide else 2.0**8
+    grid: dict[str, Any] = dict(
+        gaussian=True,
+        lift=lift,
+        spacing=expansion.spacing,
+        smallest=smallest_den(dtype),
+        max_product=known.max_product,
+        den_per_gradient=2 * lift / torch.finfo(dtype).max,
+        reach=known.reach,
+    )
+    if expansion.wide:
+        cutoff = expansion.cutoff if math.isfinite(expansion.cutoff) else 0.0
+        nodes = 1 << (expansion.terms - 1).bit_length()
+        return Numbers(*common, table=(), wide=True, nodes=nodes, cutoff=cutoff, **grid)
+    step2 = known.step * LOG2E
     return Numbers(
         *common,
-        lift=lift,
         table=tuple(known.ratio),
-        gaussian=True,
-        reach=known.reach,
         root=GAUSSIAN_ROOT,
         lower=GAUSSIAN_ROOT**-2,
         step=known.step,
@@ -68,8 +84,5 @@ def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
         step2_low=step2 - rounded(step2),
         log2e=rounded(LOG2E),
         log2e_low=LOG2E - rounded(LOG2E),
-        edge_floor=known.edge_floor,
-        max_product=known.max_product,
-        min_den=known.min_den,
-        den_per_gradient=2 * lift / torch.finfo(dtype).max,
+        **grid,
     )

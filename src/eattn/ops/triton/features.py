@@ -3,6 +3,10 @@
 As in ops.features, the features f_n of K(q, k) = sum_n c_n f_n(q) f_n(k) form a chain: the first
 feature, and the factors from one feature to the next (`up`, and `down` for nodes left of the
 centre). `E` is a `Numbers`, so that the number of terms and the tables are compile-time constants.
+
+Features and sums are tuples of N tensors [BLOCK], one channel per lane. On a wide grid they are one
+tensor [BLOCK, NODES] whose features are computed node by node: tuples of 65 would neither fit in a
+lane's registers nor compile in reasonable time.
 """
 
 import triton
@@ -10,6 +14,8 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+FAR = tl.constexpr(1e10)  # distance at which every Gaussian is 0
+PACKED = tl.constexpr(128)  # above the largest number of nodes
 
 
 @triton.jit
@@ -37,40 +43,52 @@ def magnitude(k, E: tl.constexpr):
 
 
 @triton.jit
-def key(k, m, E: tl.constexpr):
-    """Return the chain of keys relative to the shift m: up, down, first."""
-    if E.gaussian:
-        return _gaussian_chain(_clamp(k, E), E)
+def key_features(k, m, valid, scale: tl.constexpr, E: tl.constexpr):
+    """Return the features of a key relative to the shift m, times `scale` unless the grid is wide.
+
+    They are 0 for a masked key.
+    """
+    if E.wide:
+        return _node_features(tl.where(valid, _clamp(k, E), FAR), E)
+    elif E.gaussian:
+        up, down, first = _gaussian_chain(_clamp(k, E), E)
+        return _chain(up, down, tl.where(valid, first, 0.0) * scale, E)
     else:
-        return k, k, decay(tl.abs(k), m, E)
+        first = tl.where(valid, decay(tl.abs(k), m, E), 0.0) * scale
+        return _chain(k, k, first, E)
 
 
 @triton.jit
-def query(q, E: tl.constexpr):
-    """Return the chain of queries, up to a factor that cancels between num and den.
+def query_features(q, E: tl.constexpr):
+    """Return the features of a query, up to a factor that cancels between num and den.
 
     Powers start at max(1, |q|)^-order, which prevents overflow; the cap on |q| prevents underflow
-    of den. Gaussian features are multiplied by E.root^2.
+    of den. On a small grid, features are multiplied by E.root^2.
     """
-    if E.gaussian:
-        return _gaussian_chain(_clamp(q, E), E)
+    if E.wide:
+        return _node_features(_clamp(q, E), E)
+    elif E.gaussian:
+        up, down, first = _gaussian_chain(_clamp(q, E), E)
+        return _chain(up, down, first, E)
     else:
         a = tl.abs(q)
         a = tl.where(a < 1.0, 1.0, tl.where(a > E.cap, E.cap, a))
-        return q, q, tl.exp2(tl.log2(a) * (1.0 - E.terms))
+        return _chain(q, q, tl.exp2(tl.log2(a) * (1.0 - E.terms)), E)
 
 
 @triton.jit
 def slope(k, E: tl.constexpr):
     """Return d/dk log of the common factor of all f_n(k), constant in `read_slope`."""
-    if E.gaussian:
+    if E.wide:
+        return tl.zeros_like(k)  # there is no common factor
+    elif E.gaussian:
         return _clamp(k, E) * -4.0
     else:
         return k * -2.0
 
 
 @triton.jit
-def features(up, down, first, E: tl.constexpr):
+def _chain(up, down, first, E: tl.constexpr):
     """Return f_0, ..., f_(N-1) (Eq. 10, Eq. 11); Gaussians are computed from the centre outward."""
     N: tl.constexpr = E.terms
     f = (first,)
@@ -88,19 +106,27 @@ def features(up, down, first, E: tl.constexpr):
 
 
 @triton.jit
-def floor_edges(f, E: tl.constexpr):
-    """Keep the outer features of a query above a floor, so that den is never 0."""
-    if E.edge_floor > 0:
-        N: tl.constexpr = E.terms
-        all = ()
-        for n in tl.static_range(N):
-            if n == 0 or n == N - 1:
-                all = all + (tl.where(f[n] < E.edge_floor, E.edge_floor, f[n]),)
-            else:
-                all = all + (f[n],)
-        return all
-    else:
-        return f
+def node_numbers(E: tl.constexpr):
+    """Return the numbers n of the nodes of a wide grid, [1, NODES]; those above N are padding."""
+    return tl.arange(0, E.nodes)[None, :]
+
+
+@triton.jit
+def _offsets(x, E: tl.constexpr):
+    """Return x - u_n at all nodes, [BLOCK, NODES]; padding is far away."""
+    n = node_numbers(E)
+    u = (n - E.terms // 2).to(E.real) * E.spacing
+    return x[:, None] - tl.where(n < E.terms, u, FAR)
+
+
+@triton.jit
+def _node_features(x, E: tl.constexpr):
+    """Return e^-2(x - u_n)^2 at all nodes; 0 at a distance of the cutoff or more."""
+    offset = _offsets(x, E)
+    f = tl.exp2(offset * offset * (-2 * LOG2E))
+    if E.cutoff > 0:
+        f = tl.where(tl.abs(offset) >= E.cutoff, 0.0, f)
+    return f
 
 
 @triton.jit
@@ -111,7 +137,11 @@ def bounded(f, a, E: tl.constexpr):
     that node, so the limit does not change the result; it must only leave room for a sum over
     millions of tokens.
     """
-    if E.gaussian:
+    if E.wide:
+        a = tl.abs(a)
+        limit = (E.max_product / tl.where(a < 1.0, 1.0, a))[:, None]
+        return tl.where(f > limit, limit, f)
+    elif E.gaussian:
         N: tl.constexpr = E.terms
         a = tl.abs(a)
         limit = E.max_product / tl.where(a < 1.0, 1.0, a)
@@ -129,7 +159,8 @@ def min_den(gy, E: tl.constexpr):
     if E.gaussian:
         den = tl.abs(gy) * E.den_per_gradient
         den = tl.where(den == float("inf"), 0.0, den)
-        return tl.where(den < E.min_den, E.min_den, den)
+        smallest = constant(E.smallest, den, E)
+        return tl.where(den < smallest, smallest, den)
     else:
         return tl.zeros_like(gy)
 
@@ -137,29 +168,35 @@ def min_den(gy, E: tl.constexpr):
 @triton.jit
 def read(f, sums, E: tl.constexpr):
     """Return sum_n c_n f_n sums_n (Eq. 14, Eq. 15)."""
-    N: tl.constexpr = E.terms
-    total = f[0] * sums[0]  # c_0 = 1
-    for n in tl.static_range(1, N):
-        if E.gaussian:
-            total += f[n] * sums[n]
-        else:
-            total += f[n] * E.table[n] * sums[n]
-    return total
+    if E.wide:
+        return tl.sum(f * sums, axis=1)
+    else:
+        N: tl.constexpr = E.terms
+        total = f[0] * sums[0]  # c_0 = 1
+        for n in tl.static_range(1, N):
+            if E.gaussian:
+                total += f[n] * sums[n]
+            else:
+                total += f[n] * E.table[n] * sums[n]
+        return total
 
 
 @triton.jit
-def read_slope(f, sums, E: tl.constexpr):
-    """Return the derivative of `read`, with the common factor of all f_n held constant."""
-    N: tl.constexpr = E.terms
-    total = tl.zeros_like(f[0])
-    for n in tl.static_range(N):
-        if E.gaussian:
-            if n != N // 2:
-                total += f[n] * ((n - N // 2) * E.step) * sums[n]
-        else:
-            if n > 0:
-                total += f[n - 1] * (n * E.table[n]) * sums[n]
-    return total
+def read_slope(f, x, sums, E: tl.constexpr):
+    """Return the derivative of `read` by x, with the common factor of all f_n held constant."""
+    if E.wide:
+        return tl.sum(f * _offsets(_clamp(x, E), E) * sums, axis=1) * -4.0
+    else:
+        N: tl.constexpr = E.terms
+        total = tl.zeros_like(f[0])
+        for n in tl.static_range(N):
+            if E.gaussian:
+                if n != N // 2:
+                    total += f[n] * ((n - N // 2) * E.step) * sums[n]
+            else:
+                if n > 0:
+                    total += f[n - 1] * (n * E.table[n]) * sums[n]
+        return total
 
 
 @triton.jit
@@ -191,20 +228,104 @@ def _gaussian_chain(x, E: tl.constexpr):
     return up + up * missed, down - down * missed, root * root
 
 
+# ---- far queries ---------------------------------------------------------------------------------
+# A query without a key near, whose den is at most E.smallest, reads the nearest written node on
+# each side, with features relative to the larger one.
+
+
+@triton.jit
+def far_lanes(den, inside, E: tl.constexpr):
+    """Return the lanes with a far query, and whether there are any."""
+    far = inside & (den <= E.smallest)
+    return far, tl.max(far.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def read_far(q, s, z, E: tl.constexpr):
+    """Return num, den and on a wide grid the nodes that `far_features` needs, else 0.
+
+    den is 0 if no node is written.
+    """
+    x = _clamp(q, E)
+    if E.wide:
+        offset = _offsets(x, E)
+        written = z > E.smallest
+        left = tl.where(written & (offset >= 0), offset, FAR)
+        right = tl.where(written & (offset < 0), -offset, FAR)
+        at_left = (left < FAR) & (left == tl.min(left, axis=1)[:, None])
+        at_right = (right < FAR) & (right == tl.min(right, axis=1)[:, None])
+        f = _relative_features(offset, at_left | at_right)
+        n = node_numbers(E) + 1
+        nodes = tl.sum(tl.where(at_left, n * PACKED, 0) + tl.where(at_right, n, 0), axis=1)
+        return tl.sum(f * s, axis=1), tl.sum(f * z, axis=1), nodes.to(E.real)
+    else:
+        N: tl.constexpr = E.terms
+        zero = tl.zeros_like(x)
+        left = zero + FAR  # distance, s and z of the nearest written node
+        left_s = zero
+        left_z = zero
+        right = zero + FAR
+        right_s = zero
+        right_z = zero
+        for n in tl.static_range(N):
+            offset = x - (n - N // 2) * E.spacing
+            here = (z[n] > E.smallest) & (offset >= 0)
+            left = tl.where(here, offset, left)
+            left_s = tl.where(here, s[n], left_s)
+            left_z = tl.where(here, z[n], left_z)
+        for i in tl.static_range(N):
+            offset = (N // 2 - i) * E.spacing - x
+            here = (z[N - 1 - i] > E.smallest) & (offset > 0)
+            right = tl.where(here, offset, right)
+            right_s = tl.where(here, s[N - 1 - i], right_s)
+            right_z = tl.where(here, z[N - 1 - i], right_z)
+        closest = tl.where(left < right, left, right)
+        f = tl.exp2((left - closest) * (left + closest) * (-2 * LOG2E))
+        g = tl.exp2((right - closest) * (right + closest) * (-2 * LOG2E))
+        return f * left_s + g * right_s, f * left_z + g * right_z, zero
+
+
+@triton.jit
+def _relative_features(offset, chosen):
+    """Return the features of the chosen nodes, of which the largest is 1; 0 at all other nodes."""
+    distance = tl.where(chosen, tl.abs(offset), FAR)
+    closest = tl.min(distance, axis=1)[:, None]
+    f = tl.exp2((distance - closest) * (distance + closest) * (-2 * LOG2E))
+    return tl.where(chosen, f, 0.0)
+
+
+@triton.jit
+def far_features(f, q, nodes, E: tl.constexpr):
+    """Replace the features f of far queries on a wide grid, those whose `nodes` are not 0.
+
+    Nodes l and r are stored as (l + 1) PACKED + r + 1; a side without a node as 0.
+    """
+    left = tl.floor(nodes / PACKED)
+    right = nodes - left * PACKED
+    n = (node_numbers(E) + 1).to(E.real)
+    chosen = (n == left[:, None]) | (n == right[:, None])
+    again = _relative_features(_offsets(_clamp(q, E), E), chosen)
+    return tl.where(nodes[:, None] > 0, again, f)
+
+
 # ---- the equations for one token -----------------------------------------------------------------
 
 
 @triton.jit
 def add(s, z, f, u, x, kept, E: tl.constexpr):
     """Return kept s_n + u f_n x and kept z_n + u f_n (Eq. 12, Eq. 13)."""
-    N: tl.constexpr = E.terms
-    new_s = ()
-    new_z = ()
-    for n in tl.static_range(N):
-        term = f[n] * u
-        new_s = new_s + (s[n] * kept + term * x,)
-        new_z = new_z + (z[n] * kept + term,)
-    return new_s, new_z
+    if E.wide:  # without a shift, all is kept
+        term = f * u[:, None]
+        return s + term * x[:, None], z + term
+    else:
+        N: tl.constexpr = E.terms
+        new_s = ()
+        new_z = ()
+        for n in tl.static_range(N):
+            term = f[n] * u
+            new_s = new_s + (s[n] * kept + term * x,)
+            new_z = new_z + (z[n] * kept + term,)
+        return new_s, new_z
 
 
 @triton.jit
@@ -212,22 +333,12 @@ def absorb(s, z, m, k, v, valid, E: tl.constexpr):
     """Add one key and its value to the sums, which move to the new shift."""
     own = tl.where(valid, magnitude(k, E), E.empty_shift)
     new = tl.where(own < m, own, m)  # never NaN, whatever k is
-    up, down, first = key(k, new, E)
-    f = features(up, down, tl.where(valid, first, 0.0), E)
-    s, z = add(s, z, f, E.lower, v, decay(m, new, E), E)
-    return s, z, new
-
-
-@triton.jit
-def query_features(q, E: tl.constexpr):
-    up, down, first = query(q, E)
-    return features(up, down, first, E)
-
-
-@triton.jit
-def reading(q, E: tl.constexpr):
-    """Return the features with which a query reads the sums."""
-    return floor_edges(query_features(q, E), E)
+    f = key_features(k, new, valid, 1.0, E)
+    if E.wide:
+        return s + f * v[:, None], z + f, new
+    else:
+        s, z = add(s, z, f, E.lower, v, decay(m, new, E), E)
+        return s, z, new
 
 
 @triton.jit
@@ -237,29 +348,75 @@ def add_query(s, z, f, a, y, kept, E: tl.constexpr):
 
 
 @triton.jit
+def output(q, s, z, inside, E: tl.constexpr):
+    """Return y of a query (Eq. 14 to Eq. 16), or 0 if there is no key."""
+    f = query_features(q, E)
+    num = read(f, s, E)
+    den = read(f, z, E)
+    if E.gaussian:
+        far, some = far_lanes(den, inside, E)
+        if some:
+            far_num, far_den, _nodes = read_far(q, s, z, E)
+            num = tl.where(far, far_num, num)
+            den = tl.where(far, far_den, den)
+    return quotient(num, den)
+
+
+@triton.jit
 def quotient(num, den):
-    """Return y = num / den (Eq. 16), or 0 if there is no key."""
+    """Return y = num / den (Eq. 16), or 0 if den is 0."""
     return tl.where(den == 0, 0.0, num / tl.where(den == 0, 1.0, den))
 
 
 @triton.jit
-def query_gradient(f, gy, s, z, E: tl.constexpr):
-    """Return dq = gy / den (S'(q) - y Z'(q)), and for the reverse sums a = lift gy / den and y."""
-    f = floor_edges(f, E)
+def query_gradient(q, gy, s, z, m, inside, E: tl.constexpr):
+    """Return dq = gy / den (S'(q) - y Z'(q)), and a = lift gy / den, y and f for the reverse sums.
+
+    Also return a note, which the backward stores and `noted_features` reads: the shift m, or on a
+    wide grid the nodes that a far query reads. On other grids a far query has no gradient.
+    """
+    f = query_features(q, E)
+    num = read(f, s, E)
     den = read(f, z, E)
-    empty = tl.abs(den) <= min_den(gy, E)
-    den = tl.where(empty, 1.0, den)
-    y = tl.where(empty, 0.0, read(f, s, E) / den)
-    dq = (read_slope(f, s, E) - y * read_slope(f, z, E)) / den * gy
-    return tl.where(empty, 0.0, dq), tl.where(empty, 0.0, gy * E.lift / den), y
+    note = m
+    if E.wide:
+        slope_s = read_slope(f, q, s, E)
+        slope_z = read_slope(f, q, z, E)
+        far, some = far_lanes(den, inside, E)
+        note = tl.zeros_like(den)
+        if some:
+            far_num, far_den, nodes = read_far(q, s, z, E)
+            num = tl.where(far, far_num, num)
+            den = tl.where(far, far_den, den)
+            note = tl.where(far, nodes, 0.0)
+        empty = den <= min_den(gy, E)
+        den = tl.where(empty, 1.0, den)
+        y = tl.where(empty, 0.0, num / den)
+        dq = tl.where(empty | far, 0.0, (slope_s - y * slope_z) / den * gy)
+        return dq, tl.where(empty, 0.0, gy * E.lift / den), y, far_features(f, q, note, E), note
+    else:
+        empty = tl.abs(den) <= min_den(gy, E)
+        den = tl.where(empty, 1.0, den)
+        y = tl.where(empty, 0.0, num / den)
+        dq = (read_slope(f, q, s, E) - y * read_slope(f, q, z, E)) / den * gy
+        return tl.where(empty, 0.0, dq), tl.where(empty, 0.0, gy * E.lift / den), y, f, note
+
+
+@triton.jit
+def noted_features(q, note, E: tl.constexpr):
+    """Return the features of a query in the reverse sums, from the note of `query_gradient`."""
+    f = query_features(q, E)
+    if E.wide:
+        return far_features(f, q, note, E)
+    else:
+        return f
 
 
 @triton.jit
 def key_gradient(k, v, valid, m, s, z, E: tl.constexpr):
     """Return dk = w (v Z'(k) - S'(k) + slope (v Z(k) - S(k))) and dv = w Z(k), of reverse sums."""
-    up, down, first = key(k, m, E)
-    f = features(up, down, first * (1 / E.lift), E)
+    f = key_features(k, m, valid, 1 / E.lift, E)
     dv = read(f, z, E) * E.lower
-    direct = (v * read_slope(f, z, E) - read_slope(f, s, E)) * E.lower
+    direct = (v * read_slope(f, k, z, E) - read_slope(f, k, s, E)) * E.lower
     dk = direct + slope(k, E) * (v * dv - read(f, s, E) * E.lower)
     return tl.where(valid, dk, 0.0), tl.where(valid, dv, 0.0)

@@ -9,7 +9,7 @@ from eattn.ops.triton.features import (
     constant,
     decay,
     key_gradient,
-    query_features,
+    noted_features,
     query_gradient,
 )
 from eattn.ops.triton.memory import (
@@ -23,6 +23,7 @@ from eattn.ops.triton.memory import (
     load_state,
     no_sums,
     sequence_of,
+    state_at,
     store_row,
     store_slot,
     tokens_inside,
@@ -34,11 +35,11 @@ from eattn.ops.triton.scan import merge_chunks
 def query_gradients(
     q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, g_ptr, g_b, g_l, g_d,
     mask_ptr, cu_ptr, row_ptr, prefix_ptr, s_ptr, z_ptr, m_ptr,
-    dq_ptr, a_ptr, y_ptr, shift_ptr, sums_ptr, L, D,
+    dq_ptr, a_ptr, y_ptr, note_ptr, sums_ptr, L, D,
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq of a chunk of queries; store a, y and m of each, and sum their terms for keys."""
+    """Compute dq of a chunk of queries; store a, y and a note of each; sum their terms."""
     slot = tl.program_id(0)
     d, lanes = block_of(D, BLOCK)
     row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
@@ -53,7 +54,7 @@ def query_gradients(
         v_at = channels_at(v_ptr, batch, v_b, d, v_d)
         a_at = channels_at(a_ptr, batch * L, D, d, 1)
         y_at = channels_at(y_ptr, batch * L, D, d, 1)
-        shift_at = channels_at(shift_ptr, batch * L, D, d, 1)
+        note_at = channels_at(note_ptr, batch * L, D, d, 1)
         for t in range(0, count, TILE):
             inside = tokens_inside(t, count, lanes, TILE)
             valid = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
@@ -64,12 +65,11 @@ def query_gradients(
             for i in tl.static_range(TILE):
                 s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
                 start = tl.where(t + i == 0, m, start)
-                f = query_features(qs[i], E)
-                dq, a, y = query_gradient(f, gs[i], s, z, E)
+                dq, a, y, f, note = query_gradient(qs[i], gs[i], s, z, m, inside[i], E)
                 store_row(dq_at, D, first + t + i, dq, inside[i])
                 store_row(a_at, D, first + t + i, a, inside[i])
                 store_row(y_at, D, first + t + i, y, inside[i])
-                store_row(shift_at, D, first + t + i, m, inside[i])
+                store_row(note_at, D, first + t + i, note, inside[i])
                 a = tl.where(inside[i], a * decay(start, m, E), 0.0)
                 rs, rz = add_query(rs, rz, f, a, y, 1.0, E)
     else:
@@ -79,8 +79,7 @@ def query_gradients(
             qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
             gs = load_rows(g_at, g_l, first + t, inside, TILE, E)
             for i in tl.static_range(TILE):
-                f = query_features(qs[i], E)
-                dq, a, y = query_gradient(f, gs[i], s, z, E)
+                dq, a, y, f, _note = query_gradient(qs[i], gs[i], s, z, start, inside[i], E)
                 store_row(dq_at, D, first + t + i, dq, inside[i])
                 rs, rz = add_query(rs, rz, f, tl.where(inside[i], a, 0.0), y, 1.0, E)
     store_slot(sums_ptr, slot, rs, rz, start, d, D, lanes, E)
@@ -101,13 +100,15 @@ def merge_back(
     if not E.gaussian:
         for i in tl.static_range(N):
             c = tl.where(n == i, constant(E.table[i], c, E), c)
-    at = row.to(tl.int64) * D
+    row_at = row.to(tl.int64) * D
+    at, own, stride = state_at(row, d, D, E)
+    at += n * stride
     s = tl.zeros((BLOCK,), E.real)
     z = tl.zeros((BLOCK,), E.real)
-    m = load_shift(m1_ptr + at, d, lanes, E)
+    m = load_shift(m1_ptr + row_at, d, lanes, E)
     if gs_ptr is not None:
-        s = -tl.load(gz_ptr + at * N + n * D + d, mask=lanes, other=0.0) * E.lift / c
-        z = tl.load(gs_ptr + at * N + n * D + d, mask=lanes, other=0.0) * E.lift / c
+        s = -tl.load(gz_ptr + at + own, mask=lanes, other=0.0) * E.lift / c
+        z = tl.load(gs_ptr + at + own, mask=lanes, other=0.0) * E.lift / c
     s, z, m = merge_chunks(
         s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, True, TILE, E
     )
@@ -117,15 +118,15 @@ def merge_back(
         tl.store(total_at + (N + n) * D, z, mask=lanes)
         tl.store(total_at + 2 * N * D, m, mask=lanes & (n == 0))
     if ds_ptr is not None:
-        c = c * decay(m, load_shift(m0_ptr + at, d, lanes, E), E) * (1 / E.lift)
-        tl.store(ds_ptr + at * N + n * D + d, z * c, mask=lanes)
-        tl.store(dz_ptr + at * N + n * D + d, -s * c, mask=lanes)
+        c = c * decay(m, load_shift(m0_ptr + row_at, d, lanes, E), E) * (1 / E.lift)
+        tl.store(ds_ptr + at + own, z * c, mask=lanes)
+        tl.store(dz_ptr + at + own, -s * c, mask=lanes)
 
 
 @triton.jit
 def key_gradients(
     q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr,
-    suffix_ptr, a_ptr, y_ptr, shift_ptr, dk_ptr, dv_ptr, L, D,
+    suffix_ptr, a_ptr, y_ptr, note_ptr, dk_ptr, dv_ptr, L, D,
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -142,7 +143,7 @@ def key_gradients(
         q_at = channels_at(q_ptr, batch, q_b, d, q_d)
         a_at = channels_at(a_ptr, batch * L, D, d, 1)
         y_at = channels_at(y_ptr, batch * L, D, d, 1)
-        shift_at = channels_at(shift_ptr, batch * L, D, d, 1)
+        note_at = channels_at(note_ptr, batch * L, D, d, 1)
         for t in range(0, count, TILE):
             last = first + (count - 1 - t)
             inside = tokens_inside(t, count, lanes, TILE)
@@ -153,10 +154,10 @@ def key_gradients(
             # a and y may share memory with dv and dk.
             aa = load_rows(a_at, D, last, inside, TILE, E, -1)
             ys = load_rows(y_at, D, last, inside, TILE, E, -1)
-            ms = load_rows(shift_at, D, last, inside, TILE, E, -1)
+            notes = load_rows(note_at, D, last, inside, TILE, E, -1)
             for i in tl.static_range(TILE):
-                new = tl.where(inside[i], ms[i], m)
-                f = query_features(qs[i], E)
+                new = tl.where(inside[i], notes[i], m)  # on a wide grid unused: there is no shift
+                f = noted_features(qs[i], notes[i], E)
                 s, z = add_query(s, z, f, aa[i], ys[i], decay(m, new, E), E)
                 m = new
                 dk, dv = key_gradient(ks[i], vs[i], valid[i], m, s, z, E)

@@ -15,7 +15,7 @@ from eattn.ops.expansion import Expansion
 from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums, dense, kernel_sums
 from eattn.ops.state import empty_sums
 from eattn.ops.triton import INTERPRETED, configs, gradients, scan
-from eattn.ops.triton.configs import MERGE, STEP, Config, choices
+from eattn.ops.triton.configs import MERGE, STEP, WIDE, Config, choices
 from eattn.ops.triton.constants import Numbers, numbers
 
 REAL = {torch.float32: tl.float32, torch.float64: tl.float64}
@@ -36,8 +36,8 @@ COMPILED = {"enable_fp_fusion": True}
 
 
 def settings(config: Config, warp: int) -> dict[str, int]:
-    """Return the block and tile size of a configuration, with one channel per thread."""
-    return dict(BLOCK=config.warps * warp, TILE=config.tile)
+    """Return the number of channels and tokens of a configuration."""
+    return dict(BLOCK=config.channels or config.warps * warp, TILE=config.tile)
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
     which are then restored before each run (see `_adjoints`).
     """
     kernel = KERNELS[name]
-    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms)]
+    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms, E.wide)]
     key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
     again = ["a_ptr", "y_ptr"] if lent else None
     return triton.autotune(some, key=key, restore_value=again)(kernel)
@@ -81,7 +81,9 @@ class _Call:
         self, name: str, programs: int, *args: Any, lent: bool = False, **options: Any
     ) -> None:
         if INTERPRETED:
-            return self.fixed(name, choices(self.E.terms)[0], (programs,), *args, **options)
+            return self.fixed(
+                name, choices(self.E.terms, self.E.wide)[0], (programs,), *args, **options
+            )
         if programs:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
@@ -153,10 +155,12 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -
     after = (s1, z1, m1)
     if causal and L == 1 and not save and call.mask is None and call.cu is None:
         token = (x for t in (q, k, v) for x in (t, t.stride(0), t.stride(2)))
-        call.fixed("step", STEP, (call.rows,), *token, *before, *after, y, D)
+        call.fixed(
+            "step", WIDE if expansion.wide else STEP, (call.rows,), *token, *before, *after, y, D
+        )
         return y, *after, None
     saved = call.sums(call.slots(k), m1) if save and causal else None
-    if configs.is_fused(call.rows, Lq, L, D, expansion.terms):
+    if configs.is_fused(call.rows, Lq, L, D, expansion):
         args = (*_strided(q, k, v), call.mask, call.cu, *before, *after, saved, y, Lq, L, D)
         call.tuned("fused", call.rows, *args, CAUSAL=causal)
         return y, *after, saved

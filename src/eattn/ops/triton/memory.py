@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from eattn.ops.triton.features import node_numbers
+
 
 @triton.jit
 def block_of(D, BLOCK: tl.constexpr):
@@ -87,21 +89,43 @@ def store_row(at, stride, token, x, ok):
 
 
 @triton.jit
-def load_terms(ptr, d, D, lanes, E: tl.constexpr):
-    """Load N terms with a stride of D."""
-    N: tl.constexpr = E.terms
-    terms = ()
-    for n in tl.static_range(N):
-        x = tl.load(ptr + n * D + d, mask=lanes, other=0.0).to(E.real)
-        terms = terms + (x,)
-    return terms
+def load_terms(ptr, d, stride, lanes, E: tl.constexpr):
+    if E.wide:
+        n = node_numbers(E)
+        mask = lanes[:, None] & (n < E.terms)
+        return tl.load(ptr + n * stride + d[:, None], mask=mask, other=0.0).to(E.real)
+    else:
+        N: tl.constexpr = E.terms
+        terms = ()
+        for n in tl.static_range(N):
+            x = tl.load(ptr + n * stride + d, mask=lanes, other=0.0).to(E.real)
+            terms = terms + (x,)
+        return terms
 
 
 @triton.jit
-def store_terms(ptr, terms, d, D, lanes, E: tl.constexpr):
+def store_terms(ptr, d, stride, terms, lanes, E: tl.constexpr):
+    if E.wide:
+        n = node_numbers(E)
+        mask = lanes[:, None] & (n < E.terms)
+        tl.store(ptr + n * stride + d[:, None], terms, mask=mask)
+    else:
+        N: tl.constexpr = E.terms
+        for n in tl.static_range(N):
+            tl.store(ptr + n * stride + d, terms[n], mask=lanes)
+
+
+@triton.jit
+def state_at(row, d, D, E: tl.constexpr):
+    """Return offsets of a state's row and of its channels, and the stride of its terms.
+
+    `state.empty_sums` describes the memory order.
+    """
     N: tl.constexpr = E.terms
-    for n in tl.static_range(N):
-        tl.store(ptr + n * D + d, terms[n], mask=lanes)
+    if E.wide:
+        return row.to(tl.int64) * D * N, d * N, D * 0 + 1
+    else:
+        return row.to(tl.int64) * D * N, d, D
 
 
 @triton.jit
@@ -118,31 +142,34 @@ def store_shift(ptr, m, d, lanes, E: tl.constexpr):
 @triton.jit
 def no_sums(BLOCK: tl.constexpr, E: tl.constexpr):
     """Return the state before the first token (Eq. 8, Eq. 9)."""
-    N: tl.constexpr = E.terms
     zero = tl.zeros((BLOCK,), E.real)
-    return (zero,) * N, (zero,) * N, zero + E.empty_shift
+    if E.wide:
+        NODES: tl.constexpr = E.nodes
+        none = tl.zeros((BLOCK, NODES), E.real)
+        return none, none, zero + E.empty_shift
+    else:
+        N: tl.constexpr = E.terms
+        return (zero,) * N, (zero,) * N, zero + E.empty_shift
 
 
 @triton.jit
 def load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK: tl.constexpr, E: tl.constexpr):
-    """Load a row of a state [R, N, D], or return an empty state without one."""
-    N: tl.constexpr = E.terms
+    """Load a row of a state, or return an empty state without one."""
     if s_ptr is None:
         return no_sums(BLOCK, E)
     else:
-        at = row.to(tl.int64) * D
-        s = load_terms(s_ptr + at * N, d, D, lanes, E)
-        z = load_terms(z_ptr + at * N, d, D, lanes, E)
-        return s, z, load_shift(m_ptr + at, d, lanes, E)
+        at, own, stride = state_at(row, d, D, E)
+        s = load_terms(s_ptr + at, own, stride, lanes, E)
+        z = load_terms(z_ptr + at, own, stride, lanes, E)
+        return s, z, load_shift(m_ptr + row.to(tl.int64) * D, d, lanes, E)
 
 
 @triton.jit
 def store_state(s_ptr, z_ptr, m_ptr, row, s, z, m, d, D, lanes, E: tl.constexpr):
-    N: tl.constexpr = E.terms
-    at = row.to(tl.int64) * D
-    store_terms(s_ptr + at * N, s, d, D, lanes, E)
-    store_terms(z_ptr + at * N, z, d, D, lanes, E)
-    store_shift(m_ptr + at, m, d, lanes, E)
+    at, own, stride = state_at(row, d, D, E)
+    store_terms(s_ptr + at, own, stride, s, lanes, E)
+    store_terms(z_ptr + at, own, stride, z, lanes, E)
+    store_shift(m_ptr + row.to(tl.int64) * D, m, d, lanes, E)
 
 
 @triton.jit
@@ -158,6 +185,6 @@ def load_slot(ptr, slot, d, D, lanes, E: tl.constexpr):
 def store_slot(ptr, slot, s, z, m, d, D, lanes, E: tl.constexpr):
     N: tl.constexpr = E.terms
     ptr += slot.to(tl.int64) * (2 * N + 1) * D
-    store_terms(ptr, s, d, D, lanes, E)
-    store_terms(ptr + N * D, z, d, D, lanes, E)
+    store_terms(ptr, d, D, s, lanes, E)
+    store_terms(ptr + N * D, d, D, z, lanes, E)
     store_shift(ptr + 2 * N * D, m, d, lanes, E)

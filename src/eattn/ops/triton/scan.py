@@ -1,4 +1,4 @@
-"""The scan: sums of terms along time. A lane handles a channel, a program a block of channels.
+"""The scan: sums of terms along time. A program handles a block of channels, one per lane.
 
 Three kernels split a sequence over time: `states` sums every chunk of CHUNK tokens separately,
 `merge` computes the sums before each chunk, and `outputs` walks the tokens again from there. The
@@ -8,14 +8,24 @@ the tokens in reverse. With enough channels, `fused` is the whole forward in one
 processes one token.
 
 Sums are relative to a shift m (ops.features). All TILE tokens of a tile are loaded before the first
-is used, so that memory latencies overlap. Neither TILE nor BLOCK, the number of lanes, changes a
-bit. In memory, sums are [slot, 2 N + 1, D]: s, z and the shift of each chunk or sequence.
+is used, so that memory latencies overlap. Neither TILE nor BLOCK, the number of channels, changes a
+bit. In memory, sums are [slot, 2 N + 1, D]: s, z and the shift of each chunk or sequence. On a wide
+grid several lanes share a channel (features.py), and BLOCK is fixed.
 """
 
 import triton
 import triton.language as tl
 
-from eattn.ops.triton.features import absorb, decay, quotient, read, reading
+from eattn.ops.triton.features import (
+    absorb,
+    decay,
+    far_lanes,
+    output,
+    query_features,
+    quotient,
+    read,
+    read_far,
+)
 from eattn.ops.triton.memory import (
     block_of,
     channels_at,
@@ -27,6 +37,7 @@ from eattn.ops.triton.memory import (
     load_state,
     no_sums,
     sequence_of,
+    state_at,
     store_row,
     store_shift,
     store_slot,
@@ -58,8 +69,8 @@ def _read_queries(
         inside = tokens_inside(t, count, lanes, TILE)
         qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
         for i in tl.static_range(TILE):
-            f = reading(qs[i], E)
-            store_row(y_at, D, first + t + i, quotient(read(f, s, E), read(f, z, E)), inside[i])
+            y = output(qs[i], s, z, inside[i], E)
+            store_row(y_at, D, first + t + i, y, inside[i])
 
 
 @triton.jit
@@ -136,25 +147,26 @@ def merge(
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Compute term n of the sums before every chunk of a sequence, and of its final state."""
-    N: tl.constexpr = E.terms
     row = tl.program_id(0)
     n = tl.program_id(2)
     d, lanes = block_of(D, BLOCK)
     _batch, _begin, count, first = sequence_of(row, cu_ptr, L, CHUNK)
-    at = row.to(tl.int64) * D
+    row_at = row.to(tl.int64) * D
+    at, own, stride = state_at(row, d, D, E)
+    at += n * stride
     s = tl.zeros((BLOCK,), E.real)
     z = tl.zeros((BLOCK,), E.real)
     m = s + E.empty_shift
     if s0_ptr is not None:
-        s = tl.load(s0_ptr + at * N + n * D + d, mask=lanes, other=0.0)
-        z = tl.load(z0_ptr + at * N + n * D + d, mask=lanes, other=0.0)
-        m = load_shift(m0_ptr + at, d, lanes, E)
+        s = tl.load(s0_ptr + at + own, mask=lanes, other=0.0)
+        z = tl.load(z0_ptr + at + own, mask=lanes, other=0.0)
+        m = load_shift(m0_ptr + row_at, d, lanes, E)
     s, z, m = merge_chunks(
         s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, False, TILE, E
     )
-    tl.store(s1_ptr + at * N + n * D + d, s, mask=lanes)
-    tl.store(z1_ptr + at * N + n * D + d, z, mask=lanes)
-    store_shift(m1_ptr + at, m, d, lanes & (n == 0), E)
+    tl.store(s1_ptr + at + own, s, mask=lanes)
+    tl.store(z1_ptr + at + own, z, mask=lanes)
+    store_shift(m1_ptr + row_at, m, d, lanes & (n == 0), E)
 
 
 @triton.jit
@@ -182,8 +194,8 @@ def outputs(
             qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
             for i in tl.static_range(TILE):
                 s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
-                f = reading(qs[i], E)
-                store_row(y_at, D, first + t + i, quotient(read(f, s, E), read(f, z, E)), inside[i])
+                y = output(qs[i], s, z, inside[i], E)
+                store_row(y_at, D, first + t + i, y, inside[i])
     else:
         s, z, m = load_state(s_ptr, z_ptr, m_ptr, row, d, D, lanes, BLOCK, E)
         _read_queries(s, z, q_at, q_l, y_at, D, first, count, lanes, TILE, E)
@@ -230,10 +242,19 @@ def fused(
                 for i in tl.static_range(TILE):
                     s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
                     kept = decay(pm, m, E)
-                    f = reading(qs[i], E)
+                    f = query_features(qs[i], E)
                     num = read(f, ps, E) * kept + read(f, s, E)
                     den = read(f, pz, E) * kept + read(f, z, E)
-                    store_row(y_at, D, first + t + i, quotient(num, den), inside[i])
+                    if E.gaussian:
+                        far, some = far_lanes(den, inside[i], E)
+                        if some:
+                            far_num, far_den, _nodes = read_far(
+                                qs[i], _fold(ps, s, kept, E), _fold(pz, z, kept, E), E
+                            )
+                            num = tl.where(far, far_num, num)
+                            den = tl.where(far, far_den, den)
+                    y = quotient(num, den)
+                    store_row(y_at, D, first + t + i, y, inside[i])
         else:
             s, z, m = _sum_keys(
                 s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first,
@@ -265,6 +286,5 @@ def step(
     v = tl.load(channels_at(v_ptr, batch, v_b, d, v_d), mask=lanes, other=0.0).to(E.real)
     s, z, m = load_state(s0_ptr, z0_ptr, m0_ptr, row, d, D, lanes, BLOCK, E)
     s, z, m = absorb(s, z, m, k, v, lanes, E)
-    f = reading(q, E)
-    store_row(y_ptr + d, D, batch, quotient(read(f, s, E), read(f, z, E)), lanes)
+    store_row(y_ptr + d, D, batch, output(q, s, z, lanes, E), lanes)
     store_state(s1_ptr, z1_ptr, m1_ptr, row, s, z, m, d, D, lanes, E)
