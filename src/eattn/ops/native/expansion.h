@@ -3,7 +3,8 @@
 // with q and k exchanged.
 //   kTerms            number of features
 //   c(n)              coefficients
-//   key(k), query(q)  Point of a token, from which features are computed
+//   Shared            base class with what does not depend on the number of features:
+//   point(x)          Point of a token, from which features are computed
 //   kPrepares         whether making a Point takes exponentials
 //   magnitude(k)      per-key magnitude whose running minimum is the shift
 //   weight(k, m)      factor of a key's features at shift m
@@ -18,6 +19,8 @@
 
 namespace {
 
+constexpr int kMaxTerms = 33;
+
 // For each power or node n, the sum with v and the sum without v (Eq. 12, Eq. 13).
 template <int N> struct Sums {
   V s[N], z[N];
@@ -30,10 +33,13 @@ struct Reading {
   V s, z, ds, dz, r;
 };
 
-// Call f(0), ..., f(N - 1). Many terms do not fit in registers; then a loop is as fast and compiles
-// in a fraction of the time.
-template <int N, class F> INLINE void each_term(F f) {
-  if constexpr (N <= 17) unroll<N>(f);
+// Call f(0), ..., f(N - 1). Loops over few terms are unrolled. For many terms a loop is as fast and
+// compiles in a fraction of the time. float32 with wide vectors, the common case, is worth a longer
+// compilation.
+constexpr bool kCommon = !kDouble && kBytes > 16;
+constexpr int kUnrolled = kCommon ? 17 : 8, kUnrolledPairs = kCommon ? 8 : 4;
+template <int N, int kLimit = kUnrolled, class F> INLINE void each_term(F f) {
+  if constexpr (N <= kLimit) unroll<N>(f);
   else
     for (int n = 0; n < N; ++n) f(n);
 }

@@ -60,57 +60,86 @@ struct TimeSplit {
   INLINE int64_t end(int64_t chunk) const { return smaller(chunk * kChunk, length); }
 };
 
-template <class E> struct Series {
-  using Sums = ::Sums<E::kTerms>;
-  using B = Block<E>;
-  using Io = StateIo<E>;
-  using T = Tiles<E>;
+// Adjacent blocks of sums.
+struct Blocks {
+  V *data;
+  int terms;
+  INLINE Block operator[](int64_t i) const { return {terms, data + i * Block::stride(terms)}; }
+  INLINE Blocks from(int64_t i) const { return {(*this)[i].prefix, terms}; }
+};
+
+struct BlockScratch : Blocks {
+  Scratch<V> memory;
+  BlockScratch(int64_t n, int terms) : Blocks{nullptr, terms}, memory(n * Block::stride(terms)) {
+    data = memory.data;
+  }
+};
+
+struct Series {
+  const Tiles &tiles;
+  const EattnArgs &a;
+  const Plan plan;
+
+  Series(const Tiles &tiles, const EattnArgs &a) : tiles(tiles), a(a), plan(a) {}
 
   // Call f(spot, i) for every tile of tokens [begin, end) and every block of the group.
   template <class F>
-  static INLINE void each(const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
-                          int64_t end, F f) {
+  INLINE void each(const Sequence &g, Group group, int64_t begin, int64_t end, F f) const {
     for (int64_t t = begin; t < end; t += kTile)
       for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
   }
   template <class F>
-  static INLINE void each_backwards(const EattnArgs &a, const Sequence &g, Group group,
-                                    int64_t begin, int64_t end, F f) {
+  INLINE void each_backwards(const Sequence &g, Group group, int64_t begin, int64_t end, F f) const {
     for (int64_t t = begin + (end - begin - 1) / kTile * kTile; t >= begin; t -= kTile)
       for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
   }
-  template <class F>
-  static INLINE void each_block(const EattnArgs &a, const Sequence &g, Group group, F f) {
+  template <class F> INLINE void each_block(const Sequence &g, Group group, F f) const {
     for (int64_t i = 0; i < group.count; ++i) f(Channels(a, g, group.first + i), i);
+  }
+
+  BlockScratch blocks(int64_t n) const { return {n, tiles.terms}; }
+
+  // Multiply by the coefficients c_n, as `E::read` expects its base.
+  void weight(V *sums) const {
+    for (int n = 0; n < tiles.terms; ++n) {
+      sums[n] = sums[n] * tiles.c[n];
+      sums[tiles.terms + n] = sums[tiles.terms + n] * tiles.c[n];
+    }
+  }
+
+  void accumulate(const Spot &at, Block b) const {
+    const Input k(at.keys(a.k)), v(at.keys(a.v));
+    tiles.accumulate({at.rows, at.mask(), k.rows, v.rows, {}, {}}, b);
   }
 
   // ---- causal forward (Eq. 6) ------------------------------------------------------------------
 
-  static void causal_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
-                          int64_t end, B *b) {
-    each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
+  void causal_span(const Sequence &g, Group group, int64_t begin, int64_t end, Blocks b) const {
+    each(g, group, begin, end, [&](const Spot &at, int64_t i) {
       if (at.t != begin && at.t % kChunk == 0) fold(b[i]);
-      if (a.saved && at.t % kCheckpoint == 0) Io::save(at, at.t, b[i]);
-      T::causal(e, at, b[i]);
+      if (a.saved && at.t % kCheckpoint == 0) save(at, at.t, b[i]);
+      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q));
+      const Output y(at.queries(a.y), at.query_bytes());
+      tiles.causal({at.rows, at.mask(), k.rows, v.rows, q.rows, {}}, b[i], y.rows);
     });
     stream_fence();
   }
 
-  static void causal_forward(const E &e, const EattnArgs &a, const Plan &plan) {
-    if (plan.over_time) return causal_forward_over_time(e, a, plan);
+  void causal_forward() const {
+    if (plan.over_time) return causal_forward_over_time();
     parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
       const Sequence g = sequence(a, task / plan.groups);
       const Group group = plan.group(task % plan.groups);
-      Scratch<B> b(group.count);
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
-      causal_span(e, a, g, group, 0, g.lk, b.data);
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::store_final(c, b[i]); });
+      const BlockScratch b = blocks(group.count);
+      each_block(g, group, [&](const Channels &c, int64_t i) { load_initial(c, b[i]); });
+      causal_span(g, group, 0, g.lk, b);
+      each_block(g, group, [&](const Channels &c, int64_t i) { store_final(c, b[i]); });
     });
   }
 
   // Each thread takes one run of chunks. The chunks before it are summed first, to get its initial
   // sums. They are summed from the shift that the walk will have there, so that all bits agree.
-  static void causal_forward_over_time(const E &e, const EattnArgs &a, const Plan &plan) {
+  void causal_forward_over_time() const {
     const Group group = plan.all();
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
@@ -120,20 +149,21 @@ template <class E> struct Series {
       auto first = [&](int64_t run) { return split.first(run); };
       auto end = [&](int64_t chunk) { return split.end(chunk); };
       const int64_t ahead = runs ? first(runs - 1) : 0;
-      Scratch<B> sums(ahead * n + 1), b((runs + 1) * n);
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::load_initial(c, b[i]); });
+      const BlockScratch sums = blocks(ahead * n + 1), b = blocks((runs + 1) * n);
+      each_block(g, group, [&](const Channels &c, int64_t i) { load_initial(c, b[i]); });
 
       parallel(ahead, plan.threads, [&](int64_t c) {
         for (int64_t i = 0; i < n; ++i) start(sums[c * n + i], splat(kInf));
-        each(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
-          V &m = sums[c * n + i].shift;
-          m = T::smallest(e, at, m);
+        each(g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
+          const Input k(at.keys(a.k));
+          V &m = sums[c * n + i].shift();
+          m = tiles.smallest({at.rows, at.mask(), k.rows, {}, {}, {}}, m);
         });
       });
       for (int64_t i = 0; i < n; ++i) {
-        V m = b[i].shift;
+        V m = b[i].shift();
         for (int64_t c = 0; c < ahead; ++c) {
-          const V own = sums[c * n + i].shift;
+          const V own = sums[c * n + i].shift();
           start(sums[c * n + i], m);
           m = min(own, m);
         }
@@ -142,44 +172,79 @@ template <class E> struct Series {
           ahead, plan.threads,
           [&] { prepare(a.y, a.io, g.row, g.q, g.q + plan.callers_share(g.lq)); },
           [&](int64_t c) {
-            each(a, g, group, end(c), end(c + 1),
-                 [&](const Spot &at, int64_t i) { T::accumulate(e, at, sums[c * n + i]); });
+            each(g, group, end(c), end(c + 1),
+                 [&](const Spot &at, int64_t i) { accumulate(at, sums[c * n + i]); });
           });
       for (int64_t run = 1; run < runs; ++run)
         for (int64_t i = 0; i < n; ++i) {
-          B &to = b[run * n + i];
-          to = b[(run - 1) * n + i];
-          for (int64_t c = first(run - 1); c < first(run); ++c) {
-            fold(to, sums[c * n + i]);
-          }
+          copy(b[run * n + i], b[(run - 1) * n + i]);
+          for (int64_t c = first(run - 1); c < first(run); ++c)
+            fold(b[run * n + i], sums[c * n + i]);
         }
       parallel(runs, plan.threads, [&](int64_t run) {
-        causal_span(e, a, g, group, end(first(run)), end(first(run + 1)), b.data + run * n);
+        causal_span(g, group, end(first(run)), end(first(run + 1)), b.from(run * n));
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
-      each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::store_final(c, b[last + i]); });
+      each_block(g, group, [&](const Channels &c, int64_t i) { store_final(c, b[last + i]); });
     }
   }
 
-  // ---- causal backward -------------------------------------------------------------------------
+  // ---- backward --------------------------------------------------------------------------------
+
+  // The reverse sums start with the gradient of the final state, at the final shift.
+  void start_reverse(const Channels &c, Block b) const {
+    start(b, load_shift(a.m1, c));
+    if (!a.gs) return;
+    const int N = tiles.terms;
+    V g[2 * kMaxTerms];
+    load_sums(g, N, a.gs, a.gz, c.g.index, c);
+    for (int n = 0; n < N; ++n) {
+      b.prefix[N + n] = g[n] * (tiles.lift / tiles.c[n]);
+      b.prefix[n] = -g[N + n] * (tiles.lift / tiles.c[n]);
+    }
+  }
+  // At the end, the reverse sums are the gradient of the initial state.
+  void finish_reverse(const Channels &c, Block b) const {
+    if (!a.ds) return;
+    const int N = tiles.terms;
+    V t[2 * kMaxTerms], g[2 * kMaxTerms];
+    total(t, b);
+    weight(t);
+    const V f = decay(b.shift(), load_shift(a.m0, c)) * (1 / tiles.lift);
+    for (int n = 0; n < N; ++n) {
+      g[n] = t[N + n] * f;
+      g[N + n] = -(t[n] * f);
+    }
+    store_sums(a.ds, a.dz, g, N, c.g.index, c);
+  }
 
   // Compute dq of tokens [begin, end), at most kCheckpoint, from the checkpoint at begin.
-  static void dq_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
-                      int64_t end, B *b, Adjoint to) {
-    each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::restore(c, begin, b[i]); });
-    each(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
-      T::causal_dq(e, at, b[i], to.at(at.t - begin, i * kLanes));
+  void dq_span(const Sequence &g, Group group, int64_t begin, int64_t end, Blocks b,
+               Adjoint to) const {
+    each_block(g, group, [&](const Channels &c, int64_t i) { restore(c, begin, b[i]); });
+    each(g, group, begin, end, [&](const Spot &at, int64_t i) {
+      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q)), gy(at.queries(a.gy));
+      const Output dq(at.queries(a.dq), at.query_bytes());
+      tiles.causal_dq({at.rows, at.mask(), k.rows, v.rows, q.rows, gy.rows}, b[i], dq.rows,
+                      to.at(at.t - begin, i * kLanes));
     });
   }
 
   // Compute dk and dv of tokens [begin, end) in reverse; the whole walk starts at `limit`.
-  static void dkdv_span(const E &e, const EattnArgs &a, const Sequence &g, Group group, int64_t begin,
-                        int64_t end, int64_t limit, B *b, Adjoint from) {
-    each_backwards(a, g, group, begin, end, [&](const Spot &at, int64_t i) {
+  void dkdv_span(const Sequence &g, Group group, int64_t begin, int64_t end, int64_t limit, Blocks b,
+                 Adjoint from) const {
+    each_backwards(g, group, begin, end, [&](const Spot &at, int64_t i) {
       const int64_t after = at.t + at.rows;
       if (after != limit && after % kChunk == 0) fold(b[i]);
-      T::causal_dkdv(e, at, b[i], from.at(at.t - begin, i * kLanes));
+      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q));
+      const Window wk = at.keys(a.dk), wv = at.keys(a.dv);
+      const Adjoint here = from.at(at.t - begin, i * kLanes);
+      // If dk and dv hold the adjoints, their rows are still to be read: do not bypass the cache.
+      const bool lent = here.a == (Real *)a.dv.data + wv.offset();
+      const int64_t bytes = lent ? 0 : at.key_bytes();
+      const Output dk(wk, bytes), dv(wv, bytes);
+      tiles.causal_dkdv({at.rows, at.mask(), k.rows, v.rows, q.rows, {}}, b[i], dk.rows, dv.rows,
+                        here);
     });
   }
 
@@ -188,28 +253,28 @@ template <class E> struct Series {
     return {memory.data, memory.data + size, memory.data + 2 * size, blocks * kLanes};
   }
 
-  static void causal_backward(const E &e, const EattnArgs &a, const Plan &plan) {
-    if (plan.over_time) return causal_backward_over_time(e, a, plan);
+  void causal_backward() const {
+    if (plan.over_time) return causal_backward_over_time();
     parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
       const Sequence g = sequence(a, task / plan.groups);
       const Group group = plan.group(task % plan.groups);
-      Scratch<B> forward(group.count), reverse(group.count);
+      const BlockScratch forward = blocks(group.count), reverse = blocks(group.count);
       Scratch<Real> memory(3 * kCheckpoint * group.count * kLanes);
       const Adjoint between = adjoint(memory, kCheckpoint, group.count);
-      each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::start_reverse(e, c, reverse[i]); });
+      each_block(g, group,
+                 [&](const Channels &c, int64_t i) { start_reverse(c, reverse[i]); });
       for (int64_t t = (g.lk - 1) / kCheckpoint * kCheckpoint; t >= 0 && g.lk; t -= kCheckpoint) {
         const int64_t end = smaller(t + kCheckpoint, g.lk);
-        dq_span(e, a, g, group, t, end, forward.data, between);
-        dkdv_span(e, a, g, group, t, end, g.lk, reverse.data, between);
+        dq_span(g, group, t, end, forward, between);
+        dkdv_span(g, group, t, end, g.lk, reverse, between);
       }
       stream_fence();
-      each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::finish_reverse(e, c, reverse[i]); });
+      each_block(g, group,
+                 [&](const Channels &c, int64_t i) { finish_reverse(c, reverse[i]); });
     });
   }
 
-  static void causal_backward_over_time(const E &e, const EattnArgs &a, const Plan &plan) {
+  void causal_backward_over_time() const {
     const Group group = plan.all();
     const int64_t n = group.count;
     for (int64_t r = 0; r < a.R; ++r) {
@@ -226,7 +291,7 @@ template <class E> struct Series {
           lend ? Adjoint{(Real *)a.dv.data + offset, memory.data, (Real *)a.dk.data + offset, a.D}
                : adjoint(memory, g.lk, n);
       const int64_t behind = runs ? first(1) : 0;  // only later chunks are summed here
-      Scratch<B> sums(chunks * n + 1), b((runs + 1) * n);
+      const BlockScratch sums = blocks(chunks * n + 1), b = blocks((runs + 1) * n);
 
       auto ahead_of_tasks = [&] {
         constexpr int64_t kStep = 32 * kChunk;
@@ -235,35 +300,35 @@ template <class E> struct Series {
             prepare(*x, a.io, g.row, g.k + t, g.k + smaller(t + kStep, g.lk));
       };
       parallel(chunks, plan.threads, ahead_of_tasks, [&](int64_t c) {
-        Scratch<B> forward(n);
+        const BlockScratch forward = blocks(n);
         for (int64_t t = end(c); t < end(c + 1); t += kCheckpoint)
-          dq_span(e, a, g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward.data,
+          dq_span(g, group, t, smaller(t + kCheckpoint, end(c + 1)), forward,
                   between.at(t, 0));
         stream_fence();
         if (c < behind) return;
         for (int64_t i = 0; i < n; ++i)
           start(sums[c * n + i], load(between.at(end(c + 1) - 1, i * kLanes).m));
-        each_backwards(a, g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
-          T::reverse_sums(e, at, sums[c * n + i], between.at(at.t, i * kLanes));
+        each_backwards(g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
+          const Input q(at.queries(a.q));
+          tiles.reverse_sums({at.rows, nullptr, {}, {}, q.rows, {}}, sums[c * n + i],
+                             between.at(at.t, i * kLanes));
         });
       });
       const int64_t last = runs ? (runs - 1) * n : 0;
-      each_block(a, g, group,
-                 [&](const Channels &c, int64_t i) { Io::start_reverse(e, c, b[last + i]); });
+      each_block(g, group,
+                 [&](const Channels &c, int64_t i) { start_reverse(c, b[last + i]); });
       for (int64_t run = runs - 2; run >= 0; --run)
         for (int64_t i = 0; i < n; ++i) {
-          B &to = b[run * n + i];
-          to = b[(run + 1) * n + i];
-          for (int64_t c = first(run + 2) - 1; c >= first(run + 1); --c) {
-            fold(to, sums[c * n + i]);
-          }
+          copy(b[run * n + i], b[(run + 1) * n + i]);
+          for (int64_t c = first(run + 2) - 1; c >= first(run + 1); --c)
+            fold(b[run * n + i], sums[c * n + i]);
         }
       parallel(runs, plan.threads, [&](int64_t run) {
         const int64_t begin = end(first(run)), limit = end(first(run + 1));
-        dkdv_span(e, a, g, group, begin, limit, limit, b.data + run * n, between.at(begin, 0));
+        dkdv_span(g, group, begin, limit, limit, b.from(run * n), between.at(begin, 0));
         stream_fence();
       });
-      each_block(a, g, group, [&](const Channels &c, int64_t i) { Io::finish_reverse(e, c, b[i]); });
+      each_block(g, group, [&](const Channels &c, int64_t i) { finish_reverse(c, b[i]); });
     }
   }
 
@@ -272,19 +337,19 @@ template <class E> struct Series {
   // Run `first` for all chunks of a group, then `between`, then `second` for all chunks. A task is
   // a group or, when split over time, a chunk.
   template <class First, class Between, class Second>
-  static void two_phases(const EattnArgs &a, const Plan &plan, int64_t Sequence::*first_length,
-                         int64_t Sequence::*second_length, First first, Between between,
-                         Second second) {
+  void two_phases(int64_t Sequence::*first_length, int64_t Sequence::*second_length, First first,
+                  Between between, Second second) const {
     auto chunks = [](int64_t length) { return ceil_div(length, kChunk); };
     if (!plan.over_time) {
       parallel(a.R * plan.groups, plan.threads, [&](int64_t task) {
         const Sequence g = sequence(a, task / plan.groups);
         const Group group = plan.group(task % plan.groups);
-        Scratch<B> sums(group.count * chunks(g.*first_length) + 1), b(group.count);
+        const BlockScratch sums = blocks(group.count * chunks(g.*first_length) + 1);
+        const BlockScratch b = blocks(group.count);
         for (int64_t c = 0; c < chunks(g.*first_length); ++c)
-          first(g, group, c, sums.data + c * group.count);
-        between(g, group, chunks(g.*first_length), sums.data, b.data);
-        for (int64_t c = 0; c < chunks(g.*second_length); ++c) second(g, group, c, b.data);
+          first(g, group, c, sums.from(c * group.count));
+        between(g, group, chunks(g.*first_length), sums, b);
+        for (int64_t c = 0; c < chunks(g.*second_length); ++c) second(g, group, c, b);
         stream_fence();
       });
       return;
@@ -292,96 +357,106 @@ template <class E> struct Series {
     const Group group = plan.all();
     for (int64_t r = 0; r < a.R; ++r) {
       const Sequence g = sequence(a, r);
-      Scratch<B> sums(group.count * chunks(g.*first_length) + 1), b(group.count);
+      const BlockScratch sums = blocks(group.count * chunks(g.*first_length) + 1);
+      const BlockScratch b = blocks(group.count);
       parallel(chunks(g.*first_length), plan.threads, [&](int64_t c) {
-        first(g, group, c, sums.data + c * group.count);
+        first(g, group, c, sums.from(c * group.count));
         stream_fence();
       });
-      between(g, group, chunks(g.*first_length), sums.data, b.data);
+      between(g, group, chunks(g.*first_length), sums, b);
       parallel(chunks(g.*second_length), plan.threads, [&](int64_t c) {
-        second(g, group, c, b.data);
+        second(g, group, c, b);
         stream_fence();
       });
     }
   }
 
-  static void full_forward(const E &e, const EattnArgs &a, const Plan &plan) {
+  void full_forward() const {
     two_phases(
-        a, plan, &Sequence::lk, &Sequence::lq,
-        [&](const Sequence &g, Group group, int64_t c, B *sums) {
+        &Sequence::lk, &Sequence::lq,
+        [&](const Sequence &g, Group group, int64_t c, Blocks sums) {
           for (int64_t i = 0; i < group.count; ++i) start(sums[i], splat(kInf));
-          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
-               [&](const Spot &at, int64_t i) { T::accumulate(e, at, sums[i]); });
+          each(g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
+               [&](const Spot &at, int64_t i) { accumulate(at, sums[i]); });
         },
-        [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
-          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
-            Io::load_initial(ch, b[i]);
-            for (int64_t c = 0; c < chunks; ++c)
-              merge(b[i], sums[c * group.count + i].chunk, sums[c * group.count + i].shift);
-            Io::store_final(ch, b[i]);
-            b[i].prefix = weighted(e, total(b[i]));
+        [&](const Sequence &g, Group group, int64_t chunks, Blocks sums, Blocks b) {
+          each_block(g, group, [&](const Channels &ch, int64_t i) {
+            load_initial(ch, b[i]);
+            for (int64_t c = 0; c < chunks; ++c) merge(b[i], sums[c * group.count + i]);
+            store_final(ch, b[i]);
+            total(b[i].prefix, b[i]);
+            weight(b[i].prefix);
           });
         },
-        [&](const Sequence &g, Group group, int64_t c, const B *b) {
-          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
-               [&](const Spot &at, int64_t i) { T::readout(e, at, b[i].prefix); });
+        [&](const Sequence &g, Group group, int64_t c, Blocks b) {
+          each(g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
+               [&](const Spot &at, int64_t i) {
+                 const Input q(at.queries(a.q));
+                 const Output y(at.queries(a.y), at.query_bytes());
+                 tiles.readout({at.rows, nullptr, {}, {}, q.rows, {}}, b[i].prefix, y.rows);
+               });
         });
   }
 
-  static void full_backward(const E &e, const EattnArgs &a, const Plan &plan) {
+  void full_backward() const {
     two_phases(
-        a, plan, &Sequence::lq, &Sequence::lk,
-        [&](const Sequence &g, Group group, int64_t c, B *sums) {
-          Scratch<Sums> base(group.count);
-          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
-            base[i] = weighted(e, Io::load_final(ch));
-            start(sums[i], Io::load_shift(a.m1, ch));
+        &Sequence::lq, &Sequence::lk,
+        [&](const Sequence &g, Group group, int64_t c, Blocks sums) {
+          const int64_t size = 2 * tiles.terms;
+          const Scratch<V> base(group.count * size);
+          each_block(g, group, [&](const Channels &ch, int64_t i) {
+            load_sums(base.data + i * size, tiles.terms, a.s1, a.z1, g.index, ch);
+            weight(base.data + i * size);
+            start(sums[i], load_shift(a.m1, ch));
           });
-          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
-               [&](const Spot &at, int64_t i) { T::full_dq(e, at, base[i], sums[i]); });
+          each(g, group, c * kChunk, smaller((c + 1) * kChunk, g.lq),
+               [&](const Spot &at, int64_t i) {
+                 const Input q(at.queries(a.q)), gy(at.queries(a.gy));
+                 const Output dq(at.queries(a.dq), at.query_bytes());
+                 tiles.full_dq({at.rows, nullptr, {}, {}, q.rows, gy.rows}, base.data + i * size,
+                               sums[i], dq.rows);
+               });
         },
-        [&](const Sequence &g, Group group, int64_t chunks, const B *sums, B *b) {
-          each_block(a, g, group, [&](const Channels &ch, int64_t i) {
-            Io::start_reverse(e, ch, b[i]);
-            for (int64_t c = 0; c < chunks; ++c) {
-              b[i].chunk = sums[c * group.count + i].chunk;
-              fold(b[i]);
-            }
-            Io::finish_reverse(e, ch, b[i]);
-            b[i].prefix = weighted(e, total(b[i]));
+        [&](const Sequence &g, Group group, int64_t chunks, Blocks sums, Blocks b) {
+          each_block(g, group, [&](const Channels &ch, int64_t i) {
+            start_reverse(ch, b[i]);
+            for (int64_t c = 0; c < chunks; ++c) fold(b[i], sums[c * group.count + i]);
+            finish_reverse(ch, b[i]);
+            total(b[i].prefix, b[i]);
+            weight(b[i].prefix);
           });
         },
-        [&](const Sequence &g, Group group, int64_t c, const B *b) {
-          each(a, g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
-               [&](const Spot &at, int64_t i) { T::full_dkdv(e, at, b[i].prefix, b[i].shift); });
+        [&](const Sequence &g, Group group, int64_t c, Blocks b) {
+          each(g, group, c * kChunk, smaller((c + 1) * kChunk, g.lk),
+               [&](const Spot &at, int64_t i) {
+                 const Input k(at.keys(a.k)), v(at.keys(a.v));
+                 const Output dk(at.keys(a.dk), at.key_bytes()), dv(at.keys(a.dv), at.key_bytes());
+                 tiles.full_dkdv({at.rows, at.mask(), k.rows, v.rows, {}, {}}, b[i].prefix,
+                                 b[i].shift(), dk.rows, dv.rows);
+               });
         });
   }
 
-  static void forward(const E &e, const EattnArgs &a) {
-    const Plan plan(a);
-    a.causal ? causal_forward(e, a, plan) : full_forward(e, a, plan);
-  }
-  static void backward(const E &e, const EattnArgs &a) {
-    const Plan plan(a);
-    a.causal ? causal_backward(e, a, plan) : full_backward(e, a, plan);
-  }
+  void forward() const { a.causal ? causal_forward() : full_forward(); }
+  void backward() const { a.causal ? causal_backward() : full_backward(); }
 };
 
 // Run the requested expansion, with its number of terms as a compile-time constant.
-template <bool kForward, template <int> class E, int N, int kFewest> void run(const EattnArgs &a) {
+template <template <int> class E, int N, int kFewest>
+void run(const EattnArgs &a, void (Series::*pass)() const) {
   if (a.terms == N) {
-    const E<N> e(a.radius);
-    return kForward ? Series<E<N>>::forward(e, a) : Series<E<N>>::backward(e, a);
+    const TilesOf<E<N>> tiles(a.radius);
+    return (Series(tiles, a).*pass)();
   }
-  if constexpr (N > kFewest) run<kForward, E, N - 2, kFewest>(a);
+  if constexpr (N > kFewest) run<E, N - 2, kFewest>(a, pass);
   else __builtin_trap();  // the caller has checked the number of terms
 }
-template <bool kForward> void run(const EattnArgs &a) {
-  if (a.radius > 0) run<kForward, Quadrature, 33, 5>(a);
-  else run<kForward, Taylor, 17, 1>(a);
+void run(const EattnArgs &a, void (Series::*pass)() const) {
+  if (a.radius > 0) run<Quadrature, kMaxTerms, 5>(a, pass);
+  else run<Taylor, 17, 1>(a, pass);
 }
 
 }  // namespace
 
-EATTN_ENTRY(forward) { run<true>(*a); }
-EATTN_ENTRY(backward) { run<false>(*a); }
+EATTN_ENTRY(forward) { run(*a, &Series::forward); }
+EATTN_ENTRY(backward) { run(*a, &Series::backward); }

@@ -26,68 +26,67 @@ INLINE V decay(V a, V b, Real power = 1) {
 template <int N> INLINE void clear(Sums<N> &a) {
   each_term<N>([&](auto n) INLINE_LAMBDA { a.s[n] = a.z[n] = V{}; });
 }
-
-// Aligned so that no two blocks share a pair of cache lines: threads may work on adjacent blocks.
-template <class E> struct alignas(128) Block {
-  Sums<E::kTerms> prefix, chunk;
-  V prefix_shift, shift;  // shifts of prefix and of chunk
-};
-
-template <class E> INLINE void start(Block<E> &b, V shift) {
-  clear(b.prefix);
-  clear(b.chunk);
-  b.prefix_shift = b.shift = shift;
-}
-
-// Return prefix + chunk at the current shift.
-template <class E> INLINE Sums<E::kTerms> total(const Block<E> &b) {
-  Sums<E::kTerms> t;
-  const V f = decay(b.prefix_shift, b.shift);
-  for (int n = 0; n < E::kTerms; ++n) {
-    t.s[n] = fma(b.prefix.s[n], f, b.chunk.s[n]);
-    t.z[n] = fma(b.prefix.z[n], f, b.chunk.z[n]);
-  }
-  return t;
-}
-
-// Close a chunk: add its sums to the prefix.
-template <class E> INLINE void fold(Block<E> &b) {
-  b.prefix = total(b);
-  b.prefix_shift = b.shift;
-  clear(b.chunk);
-}
-
-// The same for a chunk that another task summed, starting at this block's shift.
-template <class E> INLINE void fold(Block<E> &b, const Block<E> &chunk) {
-  b.chunk = chunk.chunk;
-  b.shift = chunk.shift;
-  fold(b);
-}
-
-// Add another block's sums, which have a different shift.
-template <class E> INLINE void merge(Block<E> &b, const Sums<E::kTerms> &sums, V shift) {
-  const V m = min(shift, b.prefix_shift), f = decay(b.prefix_shift, m), g = decay(shift, m);
-  for (int n = 0; n < E::kTerms; ++n) {
-    b.prefix.s[n] = fma(b.prefix.s[n], f, sums.s[n] * g);
-    b.prefix.z[n] = fma(b.prefix.z[n], f, sums.z[n] * g);
-  }
-  b.prefix_shift = b.shift = m;
-}
-
-// Multiply by the coefficients c_n, which `E::read` expects in its base.
-template <class E> INLINE Sums<E::kTerms> weighted(const E &e, Sums<E::kTerms> t) {
-  for (int n = 0; n < E::kTerms; ++n) {
-    t.s[n] = t.s[n] * e.c(n);
-    t.z[n] = t.z[n] * e.c(n);
-  }
-  return t;
-}
-
 template <int N> INLINE void rescale(Sums<N> &a, V f) {
   each_term<N>([&](auto n) INLINE_LAMBDA {
     a.s[n] = a.s[n] * f;
     a.z[n] = a.z[n] * f;
   });
+}
+
+// The sums of one block of channels, in memory. The number of terms is a run-time value here, so
+// that everything but the walk is compiled once and not for every expansion.
+struct Block {
+  int terms;
+  V *prefix;  // s of all terms, then z of all terms
+
+  INLINE V *chunk() const { return prefix + 2 * terms; }
+  // Shifts of prefix and of chunk.
+  INLINE V &prefix_shift() const { return prefix[4 * terms]; }
+  INLINE V &shift() const { return prefix[4 * terms + 1]; }
+
+  // No two blocks share a pair of cache lines: threads may work on adjacent blocks.
+  static INLINE int64_t stride(int terms) {
+    constexpr int kPair = 128 / kBytes;
+    return (4 * terms + 2 + kPair - 1) / kPair * kPair;
+  }
+};
+
+void start(Block b, V shift) {
+  for (int n = 0; n < 4 * b.terms; ++n) b.prefix[n] = V{};
+  b.prefix_shift() = b.shift() = shift;
+}
+
+void copy(Block to, Block from) {
+  for (int n = 0; n < 4 * to.terms + 2; ++n) to.prefix[n] = from.prefix[n];
+}
+
+// Compute prefix + chunk at the current shift.
+void total(V *to, Block b) {
+  const V f = decay(b.prefix_shift(), b.shift());
+  for (int n = 0; n < 2 * b.terms; ++n) to[n] = fma(b.prefix[n], f, b.chunk()[n]);
+}
+
+// Close a chunk: add its sums to the prefix.
+void fold(Block b) {
+  total(b.prefix, b);
+  b.prefix_shift() = b.shift();
+  for (int n = 0; n < 2 * b.terms; ++n) b.chunk()[n] = V{};
+}
+
+// The same for a chunk that another task summed, starting at this block's shift.
+void fold(Block b, Block chunk) {
+  for (int n = 0; n < 2 * b.terms; ++n) b.chunk()[n] = chunk.chunk()[n];
+  b.shift() = chunk.shift();
+  fold(b);
+}
+
+// Add the chunk of another block, which has a different shift.
+void merge(Block b, Block other) {
+  const V m = min(other.shift(), b.prefix_shift());
+  const V f = decay(b.prefix_shift(), m), g = decay(other.shift(), m);
+  for (int n = 0; n < 2 * b.terms; ++n)
+    b.prefix[n] = fma(b.prefix[n], f, other.chunk()[n] * g);
+  b.prefix_shift() = b.shift() = m;
 }
 
 // Passed to `walk` as `read` if nothing is read out.
@@ -97,14 +96,22 @@ struct Nothing {};
 // `step(t, m, local, moved)` adds the terms of token t to `local`. If the shift changes to m', it
 // first calls moved(m'). `read(t, m, base, local)` then reads out at token t.
 template <class E, bool kBackwards, class Step, class Read>
-INLINE void walk(const E &e, Block<E> &b, int rows, Step step, Read read) {
+INLINE void walk(const E &e, Block b, int rows, Step step, Read read) {
+  constexpr int N = E::kTerms;
+  b.terms = N;  // known to the compiler from here on
   constexpr bool kReads = !std::is_same<Read, Nothing>::value;
   // Earlier sums stay in memory, the sums of the tile in registers.
-  Sums<E::kTerms> before, local;
-  Sums<E::kTerms> *base = &before;
-  if constexpr (kReads) before = weighted(e, total(b));
+  Sums<N> before, local;
+  Sums<N> *base = &before;
+  if constexpr (kReads) {
+    const V f = decay(b.prefix_shift(), b.shift());
+    for (int n = 0; n < N; ++n) {
+      before.s[n] = fma(b.prefix[n], f, b.chunk()[n]) * e.c(n);
+      before.z[n] = fma(b.prefix[N + n], f, b.chunk()[N + n]) * e.c(n);
+    }
+  }
   clear(local);
-  const V start_shift = b.shift;
+  const V start_shift = b.shift();
   V m = start_shift;
   auto moved = [&](V to) INLINE_LAMBDA {
     if (__builtin_expect(any_differs(to, m), 0)) {
@@ -121,11 +128,12 @@ INLINE void walk(const E &e, Block<E> &b, int rows, Step step, Read read) {
     if constexpr (kReads) read(t, m, *base, local);
   }
   const V f = decay(start_shift, m);
-  each_term<E::kTerms>([&](auto n) INLINE_LAMBDA {
-    b.chunk.s[n] = fma(b.chunk.s[n], f, local.s[n]);
-    b.chunk.z[n] = fma(b.chunk.z[n], f, local.z[n]);
+  each_term<N>([&](auto n) INLINE_LAMBDA {
+    V &s = b.chunk()[n], &z = b.chunk()[N + n];
+    s = fma(s, f, local.s[n]);
+    z = fma(z, f, local.z[n]);
   });
-  b.shift = m;
+  b.shift() = m;
 }
 
 }  // namespace

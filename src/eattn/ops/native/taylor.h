@@ -8,16 +8,31 @@
 
 namespace {
 
-// Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
-template <int N> struct Taylor {
-  static constexpr int kTerms = N;
+// The part that does not depend on the order.
+struct Powers {
   static constexpr bool kPrepares = false, kHasFar = false;
-  using Sums = ::Sums<N>;
   using Point = V;
 
   // gy q^n / den may be 1e-40 (gradient of a mean over many tokens, large keys) or 1e30 (large
   // queries, keys near 0). With this factor both are normal float32 numbers.
   static constexpr Real kLift = kDouble ? 1 : Real(16384);
+
+  static INLINE V point(V x) { return x; }
+  static INLINE V min_den(V) { return V{}; }
+  static INLINE V magnitude(V k) { return abs(k); }
+  // Return e^(m^2 - k^2), which is at most 1 because m <= |k|.
+  static INLINE V weight(V k, V m) {
+    const V a = abs(k);
+    return exp((m - a) * (m + a));
+  }
+  static INLINE V slope(V k) { return -2 * k; }
+};
+
+// Taylor polynomial of e^(2 x p) of order N - 1 (Eq. 4): f_n(x) = x^n, c_n = 2^n / n! (Eq. 7).
+template <int N> struct Taylor : Powers {
+  static constexpr int kTerms = N;
+  using Sums = ::Sums<N>;
+  using Shared = Powers;
 
   Real cap;  // largest |p| that is scaled, see scale_of
 
@@ -37,17 +52,6 @@ template <int N> struct Taylor {
   static constexpr Coefficients table{};
   static INLINE Real c(int n) { return table.value[n]; }
 
-  static INLINE V key(V k) { return k; }
-  static INLINE V query(V q) { return q; }
-  static INLINE V min_den(V) { return V{}; }
-  static INLINE V magnitude(V k) { return abs(k); }
-  // Return e^(m^2 - k^2), which is at most 1 because m <= |k|.
-  static INLINE V weight(V k, V m) {
-    const V a = abs(k);
-    return exp((m - a) * (m + a));
-  }
-  static INLINE V slope(V k) { return -2 * k; }
-
   // Above this |p|, powers are relative to |p|^order, or they would overflow.
   static constexpr Real kLarge = 4;
 
@@ -59,7 +63,7 @@ template <int N> struct Taylor {
 
   // s_n += u x^n rho, z_n += u x^n (Eq. 12, Eq. 13, and their mirror in the backward).
   static INLINE void add(Sums &sums, V x, V u, V rho) {
-    unroll<N>([&](auto n) INLINE_LAMBDA {
+    each_term<N>([&](auto n) INLINE_LAMBDA {
       sums.s[n] = fma(u, rho, sums.s[n]);
       sums.z[n] = sums.z[n] + u;
       if (n + 1 < N) u = u * x;
@@ -72,8 +76,8 @@ template <int N> struct Taylor {
     const V r = scale_of(x), t = x * r;
     V power[N];
     power[N - 1] = splat(1);
-    unroll<N - 1>([&](auto i) INLINE_LAMBDA { power[N - 2 - i] = power[N - 1 - i] * r; });
-    unroll<N>([&](auto n) INLINE_LAMBDA {
+    each_term<N - 1>([&](auto i) INLINE_LAMBDA { power[N - 2 - i] = power[N - 1 - i] * r; });
+    each_term<N>([&](auto n) INLINE_LAMBDA {
       const V f = u * power[n];
       sums.s[n] = fma(f, rho, sums.s[n]);
       sums.z[n] = sums.z[n] + f;
@@ -103,8 +107,8 @@ template <int N> struct Taylor {
     o.s = s(N - 1);
     o.z = z(N - 1);
     if (!kScaled || __builtin_expect(!any_above(abs(p), splat(kLarge)), 1)) {
-      unroll<N - 1>([&](auto i) INLINE_LAMBDA {
-        constexpr int n = N - 2 - i;
+      each_term<N - 1>([&](auto i) INLINE_LAMBDA {
+        const int n = N - 2 - i;
         if (kDerivative) {
           o.ds = fma(o.ds, p, o.s);
           o.dz = fma(o.dz, p, o.z);
@@ -117,8 +121,8 @@ template <int N> struct Taylor {
     o.r = scale_of(p);
     const V t = p * o.r;
     V power = o.r;
-    unroll<N - 1>([&](auto i) INLINE_LAMBDA {
-      constexpr int n = N - 2 - i;
+    each_term<N - 1>([&](auto i) INLINE_LAMBDA {
+      const int n = N - 2 - i;
       if (kDerivative) {
         o.ds = fma(o.ds, t, o.s);
         o.dz = fma(o.dz, t, o.z);

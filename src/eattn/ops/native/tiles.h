@@ -14,50 +14,92 @@ struct Adjoint {
   }
 };
 
-template <class E> struct Tiles {
+// Rows of the inputs of one tile; an equation reads only those in its formula.
+struct Operands {
+  int rows;
+  const uint8_t *mask;  // or nullptr
+  Rows<const Real> k, v, q, gy;
+};
+
+// The equations of an expansion that is chosen at run time.
+struct Tiles {
+  int terms;
+  Real lift, c[kMaxTerms];  // E::kLift and E::c of the expansion E
+
+  // Return the shift after the tile.
+  virtual V smallest(const Operands &in, V shift) const = 0;
+  // Add keys and values to the sums.
+  virtual void accumulate(const Operands &in, Block b) const = 0;
+  virtual void causal(const Operands &in, Block b, Sink y) const = 0;
+  // Recompute the causal forward; write dq and the adjoints for the reverse walk.
+  virtual void causal_dq(const Operands &in, Block b, Sink dq, Adjoint to) const = 0;
+  virtual void reverse_sums(const Operands &in, Block b, Adjoint from) const = 0;
+  virtual void causal_dkdv(const Operands &in, Block b, Sink dk, Sink dv,
+                           Adjoint from) const = 0;
+  // Non-causal: `base` has the final sums times c_n, and m is their shift.
+  virtual void readout(const Operands &in, const V *base, Sink y) const = 0;
+  // Compute dq, and add the queries to the reverse sums.
+  virtual void full_dq(const Operands &in, const V *base, Block b, Sink dq) const = 0;
+  virtual void full_dkdv(const Operands &in, const V *base, V m, Sink dk,
+                         Sink dv) const = 0;
+};
+
+// Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
+// exponential is a long chain of operations, and those of several tokens can overlap. `E` is the
+// part of an expansion that does not depend on the number of terms, so this is compiled only once.
+template <class E> struct Points {
+  const E &e;
+  Rows<const Real> rows;
+  typename E::Point made[E::kPrepares ? kTile : 1];
+
+  INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
+    if constexpr (E::kPrepares) make(e, rows, count, made);
+  }
+  static __attribute__((noinline)) void make(const E &e, Rows<const Real> rows, int count,
+                                             typename E::Point *made) {
+    for (int t = 0; t < count; ++t) made[t] = e.point(rows[t]);
+  }
+  INLINE typename E::Point operator[](int t) const {
+    if constexpr (E::kPrepares) return made[t];
+    else return e.point(rows[t]);
+  }
+};
+
+// Shift and weight of every key of a tile, computed before the walk for the same reason.
+template <class E> struct Weights {
+  V m[kTile], w[kTile];
+  bool moves;  // whether the shift changes within the tile
+
+  INLINE Weights(const E &e, const Operands &in, V shift) {
+    const V before = shift;
+    const Rows<const Real> k = in.k;
+    for (int t = 0; t < in.rows; ++t) {
+      const V x = k[t];
+      if (!in.mask || in.mask[t]) shift = min(e.magnitude(x), shift);
+      m[t] = shift;
+      w[t] = e.weight(x, shift);
+    }
+    moves = any_differs(shift, before);
+  }
+};
+
+template <class E> struct TilesOf final : Tiles {
   using Sums = ::Sums<E::kTerms>;
   using Point = typename E::Point;
-  using B = Block<E>;
+  using Points = ::Points<typename E::Shared>;
+  using Weights = ::Weights<typename E::Shared>;
+  E e;
 
-  // Points of all rows of a tile. If they take exponentials, they are computed before the walk: an
-  // exponential is a long chain of operations, and those of several tokens can overlap.
-  template <bool kKeys> struct Points {
-    const E &e;
-    Rows<const Real> rows;
-    Point made[E::kPrepares ? kTile : 1];
-    INLINE Points(const E &e, const Rows<const Real> &rows, int count) : e(e), rows(rows) {
-      if constexpr (E::kPrepares)
-        for (int t = 0; t < count; ++t) made[t] = make(t);
-    }
-    INLINE Point make(int t) const { return kKeys ? e.key(rows[t]) : e.query(rows[t]); }
-    INLINE Point operator[](int t) const {
-      if constexpr (E::kPrepares) return made[t];
-      else return make(t);
-    }
-  };
-  using KeyPoints = Points<true>;
-  using QueryPoints = Points<false>;
-
-  // Shift and weight of every key of a tile, computed before the walk for the same reason.
-  struct Weights {
-    V m[kTile], w[kTile];
-    bool moves;  // whether the shift changes within the tile
-    INLINE Weights(const E &e, const Rows<const Real> &k, const uint8_t *mask, int rows, V shift) {
-      const V before = shift;
-      for (int t = 0; t < rows; ++t) {
-        const V x = k[t];
-        if (!mask || mask[t]) shift = min(e.magnitude(x), shift);
-        m[t] = shift;
-        w[t] = e.weight(x, shift);
-      }
-      moves = any_differs(shift, before);
-    }
-  };
+  explicit TilesOf(double radius) : e(radius) {
+    terms = E::kTerms;
+    lift = E::kLift;
+    for (int n = 0; n < terms; ++n) c[n] = e.c(n);
+  }
 
   // Adds keys and values to the sums (Eq. 12, Eq. 13).
   struct Keys {
     const E &e;
-    const KeyPoints &k;
+    const Points &k;
     Rows<const Real> v;
     const uint8_t *mask;
     const Weights &weights;
@@ -71,7 +113,7 @@ template <class E> struct Tiles {
   // Adds queries to the reverse sums; the mirror of Keys.
   struct Queries {
     const E &e;
-    const QueryPoints &q;
+    const Points &q;
     Adjoint from;
     template <class M> INLINE void operator()(int t, const V &, Sums &local, M &moved) const {
       const int64_t o = t * from.stride;
@@ -83,20 +125,25 @@ template <class E> struct Tiles {
   // Return y = num / den (Eq. 16), or 0 for a row that attends to no key.
   static INLINE V quotient(V num, V den) { return select(den == 0, V{}, num / den); }
 
-  // Return y of queries q from their reading o of the sums `base` and, if given, `local`.
-  static INLINE V output(const E &e, const Reading &o, V q, const Sums &base, const Sums *local) {
+  // Return the sums that `E::read` reads from a base and the sums of a tile.
+  static INLINE Sums merged(const Sums &base, const Sums &local) {
+    Sums all;
+    each_term<E::kTerms>([&](auto n) INLINE_LAMBDA {
+      all.s[n] = fma(splat(E::c(n)), local.s[n], base.s[n]);
+      all.z[n] = fma(splat(E::c(n)), local.z[n], base.z[n]);
+    });
+    return all;
+  }
+
+  // Return y of queries q from their reading o of the sums all().
+  template <class All> static INLINE V output(const E &e, const Reading &o, V q, All all) {
     const V y = quotient(o.s, o.z);
     if constexpr (E::kHasFar)
-      if (__builtin_expect(any_above(splat(E::kMinDen), o.z), 0))
-        return far_output(e, o.z, y, q, base, local);
+      if (__builtin_expect(any_above(splat(E::kMinDen), o.z), 0)) {
+        const Sums &sums = all();
+        return select(o.z < E::kMinDen, e.read_far(q, sums.s, sums.z), y);
+      }
     return y;
-  }
-  static __attribute__((noinline)) V far_output(const E &e, V den, V y, V q, const Sums &base,
-                                                const Sums *local) {
-    const V far = e.read_far(
-        q, [&](int n) { return local ? base.s[n] + local->s[n] : base.s[n]; },
-        [&](int n) { return local ? base.z[n] + local->z[n] : base.z[n]; });
-    return select(den < E::kMinDen, far, y);
   }
 
   // Return the weight of a query in the reverse sums.
@@ -118,22 +165,13 @@ template <class E> struct Tiles {
     // The powers of a key with weight 0 may be infinite, and 0 * inf is NaN.
     return {select(w == 0, V{}, dk), select(w == 0, V{}, dv)};
   }
-  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base,
-                                         const Sums &local) {
-    const KeyGradient o =
-        key_gradient(e, e.template read<true, false>(x, base, local), k, v, e.weight(k, m));
+  // The same for a reading of the sums all() at shift m.
+  template <class All>
+  static INLINE KeyGradient key_gradient(const E &e, const Reading &reading, Point x, V k, V v, V m,
+                                         All all) {
+    const KeyGradient o = key_gradient(e, reading, k, v, e.weight(k, m));
     if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
-    Sums all;
-    for (int n = 0; n < E::kTerms; ++n) {
-      all.s[n] = fma(splat(e.c(n)), local.s[n], base.s[n]);
-      all.z[n] = fma(splat(e.c(n)), local.z[n], base.z[n]);
-    }
-    return overflowing_key_gradient(e, o, x, k, v, m, all);
-  }
-  static INLINE KeyGradient key_gradient(const E &e, Point x, V k, V v, V m, const Sums &base) {
-    const KeyGradient o = key_gradient(e, e.template read<true, false>(x, base), k, v, e.weight(k, m));
-    if (__builtin_expect(!any_differs(not_finite(o), V{}), 1)) return o;
-    return overflowing_key_gradient(e, o, x, k, v, m, base);
+    return overflowing_key_gradient(e, o, x, k, v, m, all());
   }
   // Return NaN where a gradient is infinite or NaN, else 0.
   static INLINE V not_finite(const KeyGradient &o) {
@@ -153,59 +191,44 @@ template <class E> struct Tiles {
     return {select(finite, first.dk, second.dk), select(finite, first.dv, second.dv)};
   }
 
-  // Return the shift after the tile.
-  static INLINE V smallest(const E &e, const Spot &at, V shift) {
-    const Input ks(at.keys(at.a.k));
-    const Rows<const Real> k = ks.rows;
-    const uint8_t *mask = at.mask();
-    for (int i = 0; i < at.rows; ++i)
-      if (!mask || mask[i]) shift = min(e.magnitude(k[i]), shift);
+  V smallest(const Operands &in, V shift) const override {
+    for (int i = 0; i < in.rows; ++i)
+      if (!in.mask || in.mask[i]) shift = min(e.magnitude(in.k[i]), shift);
     return shift;
   }
 
-  static void accumulate(const E &e, const Spot &at, B &b) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights}, Nothing{});
+  void accumulate(const Operands &in, Block b) const override {
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights}, Nothing{});
   }
 
-  static void causal(const E &e, const Spot &at, B &b) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    Output ys(at.queries(at.a.y), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Sink y = ys.rows;
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
+  void causal(const Operands &in, Block b, Sink y) const override {
+    const Points q(e, in.q, in.rows);
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
-                     y.put(i, output(e, o, qs.rows[i], base, &local));
+                     y.put(i, output(e, o, in.q[i], [&]() INLINE_LAMBDA { return merged(base, local); }));
                    });
   }
 
-  static void readout(const E &e, const Spot &at, const Sums &base) {
-    const Input qs(at.queries(at.a.q));
-    Output ys(at.queries(at.a.y), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Sink y = ys.rows;
-    for (int i = 0; i < at.rows; ++i) {
+  void readout(const Operands &in, const V *sums, Sink y) const override {
+    const Sums &base = *(const Sums *)sums;
+    const Points q(e, in.q, in.rows);
+    for (int i = 0; i < in.rows; ++i) {
       const Reading o = e.template read<false, true>(q[i], base);
-      y.put(i, output(e, o, qs.rows[i], base, nullptr));
+      y.put(i, output(e, o, in.q[i], [&]() -> const Sums & { return base; }));
     }
   }
 
-  // Recompute the causal forward; write dq and the adjoints for the reverse walk.
-  static void causal_dq(const E &e, const Spot &at, B &b, Adjoint to) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    const Input gs(at.queries(at.a.gy));
-    Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> gy = gs.rows;
-    const Sink dq = dqs.rows;
-    const KeyPoints k(e, ks.rows, at.rows);
-    const Weights weights(e, ks.rows, at.mask(), at.rows, b.shift);
-    walk<E, false>(e, b, at.rows, Keys{e, k, vs.rows, at.mask(), weights},
+  void causal_dq(const Operands &in, Block b, Sink dq, Adjoint to) const override {
+    const Points q(e, in.q, in.rows);
+    const Rows<const Real> gy = in.gy;
+    const Points k(e, in.k, in.rows);
+    const Weights weights(e, in, b.shift());
+    walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<true, true>(q[i], base, local);
                      const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
@@ -216,43 +239,35 @@ template <class E> struct Tiles {
                    });
   }
 
-  static void reverse_sums(const E &e, const Spot &at, B &b, Adjoint from) {
-    const Input qs(at.queries(at.a.q));
-    const QueryPoints q(e, qs.rows, at.rows);
-    walk<E, true>(e, b, at.rows, Queries{e, q, from}, Nothing{});
+  void reverse_sums(const Operands &in, Block b, Adjoint from) const override {
+    const Points q(e, in.q, in.rows);
+    walk<E, true>(e, b, in.rows, Queries{e, q, from}, Nothing{});
   }
 
-  static void causal_dkdv(const E &e, const Spot &at, B &b, Adjoint from) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v)), qs(at.queries(at.a.q));
-    // If dk and dv hold the adjoints, their rows are still to be read: do not bypass the cache.
-    const Window wk = at.keys(at.a.dk), wv = at.keys(at.a.dv);
-    const bool lent = from.a == (Real *)wv.x.data + wv.offset();
-    const int64_t bytes = lent ? 0 : at.key_bytes();
-    Output dks(wk, bytes), dvs(wv, bytes);
-    const KeyPoints x(e, ks.rows, at.rows);
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> k = ks.rows, v = vs.rows;
-    const Sink dk = dks.rows, dv = dvs.rows;
-    const uint8_t *mask = at.mask();
-    walk<E, true>(e, b, at.rows, Queries{e, q, from},
+  void causal_dkdv(const Operands &in, Block b, Sink dk, Sink dv,
+                   Adjoint from) const override {
+    const Points x(e, in.k, in.rows);
+    const Points q(e, in.q, in.rows);
+    const Rows<const Real> k = in.k, v = in.v;
+    const uint8_t *mask = in.mask;
+    walk<E, true>(e, b, in.rows, Queries{e, q, from},
                   [&](int i, const V &m, const Sums &base, const Sums &local) INLINE_LAMBDA {
                     KeyGradient o{};
                     if (!mask || mask[i])
-                      o = key_gradient(e, x[i], k[i], v[i], m, base, local);
+                      o = key_gradient(e, e.template read<true, false>(x[i], base, local), x[i],
+                                       k[i], v[i], m,
+                                       [&]() INLINE_LAMBDA { return merged(base, local); });
                     dk.put(i, o.dk);
                     dv.put(i, o.dv);
                   });
   }
 
-  // Non-causal: compute dq from the final state, and add the queries to the reverse sums.
-  static void full_dq(const E &e, const Spot &at, const Sums &base, B &b) {
-    const Input qs(at.queries(at.a.q)), gs(at.queries(at.a.gy));
-    Output dqs(at.queries(at.a.dq), at.query_bytes());
-    const QueryPoints q(e, qs.rows, at.rows);
-    const Rows<const Real> gy = gs.rows;
-    const Sink dq = dqs.rows;
+  void full_dq(const Operands &in, const V *sums, Block b, Sink dq) const override {
+    const Sums &base = *(const Sums *)sums;
+    const Points q(e, in.q, in.rows);
+    const Rows<const Real> gy = in.gy;
     walk<E, false>(
-        e, b, at.rows,
+        e, b, in.rows,
         [&](int i, const V &, Sums &local, auto &) INLINE_LAMBDA {
           const Reading o = e.template read<true, true>(q[i], base);
           const V y = quotient(o.s, o.z), a = adjoint(gy[i], o.z);
@@ -262,16 +277,16 @@ template <class E> struct Tiles {
         Nothing{});
   }
 
-  static void full_dkdv(const E &e, const Spot &at, const Sums &base, V m) {
-    const Input ks(at.keys(at.a.k)), vs(at.keys(at.a.v));
-    Output dks(at.keys(at.a.dk), at.key_bytes()), dvs(at.keys(at.a.dv), at.key_bytes());
-    const KeyPoints x(e, ks.rows, at.rows);
-    const Rows<const Real> k = ks.rows, v = vs.rows;
-    const Sink dk = dks.rows, dv = dvs.rows;
-    const uint8_t *mask = at.mask();
-    for (int i = 0; i < at.rows; ++i) {
+  void full_dkdv(const Operands &in, const V *sums, V m, Sink dk, Sink dv) const override {
+    const Sums &base = *(const Sums *)sums;
+    const Points x(e, in.k, in.rows);
+    const Rows<const Real> k = in.k, v = in.v;
+    const uint8_t *mask = in.mask;
+    for (int i = 0; i < in.rows; ++i) {
       KeyGradient o{};
-      if (!mask || mask[i]) o = key_gradient(e, x[i], k[i], v[i], m, base);
+      if (!mask || mask[i])
+        o = key_gradient(e, e.template read<true, false>(x[i], base), x[i], k[i], v[i], m,
+                         [&]() -> const Sums & { return base; });
       dk.put(i, o.dk);
       dv.put(i, o.dv);
     }
