@@ -19,7 +19,7 @@ from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
 ABI = 4
-CHECKPOINT = 64  # same as kCheckpoint in native/scan.h
+CHECKPOINT = 64  # same as kCheckpoint in native/io.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 

@@ -19,7 +19,7 @@ struct EattnArgs {
   void *s1, *z1, *m1;              // final state: written by forward, read by backward
   const void *gs, *gz;             // gradients of the final state, or nullptr
   void *ds, *dz;                   // gradients of the initial state, or nullptr
-  void *saved;                     // checkpoints, see io.h; or nullptr
+  void *saved;                     // checkpoints, see states.h; or nullptr
   int64_t B, Lq, Lk, D, R;         // R: number of sequences, B or the packed ones
   int64_t terms, causal, io, threads;
   double radius;                   // half-width of the quadrature's grid; 0 for Taylor

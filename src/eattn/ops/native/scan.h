@@ -13,10 +13,6 @@
 
 namespace {
 
-constexpr int kTile = 16;           // tokens per tile; longer column walks are hard to prefetch
-constexpr int64_t kCheckpoint = 64; // the forward saves its state every 64 tokens
-constexpr int64_t kChunk = 2048;    // unit of work when time is split between threads
-
 // e^-|a^2 - b^2|, to some power. The product is accurate; a difference of rounded squares would not
 // be.
 INLINE V decay(V a, V b, Real power = 1) {

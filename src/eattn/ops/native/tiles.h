@@ -1,6 +1,6 @@
 // The equations on one tile of one block, on top of the scan.
 #pragma once
-#include "io.h"
+#include "states.h"
 
 namespace {
 
