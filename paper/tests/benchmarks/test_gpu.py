@@ -14,7 +14,7 @@ WHY_NOT = backends()["triton"]
 
 @pytest.mark.parametrize("shapes", [gpu.Plan().shapes, gpu.CHECKED], ids=["timed", "checked"])
 def test_both_kinds_of_kernels_are_covered(shapes):
-    assert {is_fused(B, L, L, D, gpu.EA.terms) for B, L, D in shapes} == {False, True}
+    assert {is_fused(B, L, L, D, gpu.EA) for B, L, D in shapes} == {False, True}
 
 
 @pytest.mark.skipif(WHY_NOT is None, reason="there is a GPU")
