@@ -27,7 +27,7 @@ struct Grid {
 
   int64_t nodes, padded;  // padded: at least one window
   int vectors;            // of a window
-  Real radius, reach, cutoff;
+  Real radius, reach, cutoff, cutoff2;
   Real inverse, last;
   Scratch<Real> u;  // positions of the nodes
 
@@ -36,6 +36,7 @@ struct Grid {
         radius(Real(a.radius)),
         reach(Real(a.radius + kMargin)),
         cutoff(Real(nodes > kDense ? kCutoff : kUnderflow)),
+        cutoff2(cutoff * cutoff),
         u(nodes + kLanes) {
     const double h = a.radius / double(nodes / 2);
     inverse = Real(1 / h);
@@ -57,7 +58,7 @@ struct Grid {
   // e^(-2d^2), or 0 at the cutoff and beyond; NaN for NaN.
   INLINE V feature(V d) const {
     const V square = d * d;
-    return select(square >= cutoff * cutoff, V{}, exp<true>(-2 * square));
+    return select(square >= cutoff2, V{}, exp2(square * Real(-2.8853900817779268)));  // -2 log2(e)
   }
 };
 
@@ -86,51 +87,61 @@ struct Found {
 
 constexpr int kPackedNodes = 2048;  // same as PACKED in ops/grid.py
 
-// Sums of a block of channels: for each channel s and z of the chunk, then s and z before it.
+// Sums of a block of channels: for each channel s and z of the chunk (local) and, at a distance,
+// s and z before the chunk (base).
 struct GridSums {
-  Real *data;
-  int64_t padded;
-  static int64_t size(const Grid &e) { return kLanes * 4 * e.padded; }
-  INLINE Real *of(int channel) const { return data + channel * 4 * padded; }
+  Real *s;
+  int64_t stride, to_z, to_base;  // to the next channel, from s to z, from local to base
 
-  void clear() const { memset(data, 0, sizeof(Real) * size_t(kLanes * 4 * padded)); }
+  // Lay out all four in memory of this size.
+  static int64_t size(const Grid &e) { return kLanes * 4 * e.padded; }
+  GridSums(Real *memory, const Grid &e)
+      : s(memory), stride(4 * e.padded), to_z(e.padded), to_base(2 * e.padded) {}
+  // Use rows of tensors [R, D, N] as the local sums, without a base.
+  GridSums(void *s1, void *z1, const Channels &c, const Grid &e)
+      : s((Real *)s1 + (c.g.index * c.a.D + c.d) * e.nodes),
+        stride(e.nodes),
+        to_z((Real *)z1 - (Real *)s1),
+        to_base(0) {}
+
   // Close a chunk: add its sums to those before it.
   void fold() const {
-    for (int c = 0; c < kLanes; ++c) {
-      Real *local = of(c), *base = local + 2 * padded;
-      for (int64_t n = 0; n < 2 * padded; ++n) {
-        base[n] += local[n];
+    for (Real *local = s; local < s + kLanes * stride; local += stride)
+      for (int64_t n = 0; n < to_base; ++n) {
+        local[to_base + n] += local[n];
         local[n] = 0;
+      }
+  }
+  // Load row r of tensors [R, D, N]; with `exchange` as the sums (-z, s).
+  void load(const void *s0, const void *z0, const Channels &c, int64_t nodes, bool exchange) const {
+    for (int i = 0; i < c.lanes; ++i) {
+      const int64_t at = (c.g.index * c.a.D + c.d + i) * nodes;
+      const Real *first = (const Real *)(exchange ? z0 : s0) + at;
+      const Real *second = (const Real *)(exchange ? s0 : z0) + at;
+      Real *base = s + i * stride + to_base;
+      for (int64_t n = 0; n < nodes; ++n) {
+        base[n] = exchange ? -first[n] : first[n];
+        base[to_z + n] = second[n];
       }
     }
   }
-  // Load row r of tensors [R, D, N]; with `exchange` as the sums (-z, s).
-  void load(const void *s, const void *z, const Channels &c, int64_t nodes, bool exchange) const {
+  void store(void *s1, void *z1, const Channels &c, int64_t nodes, bool exchange) const {
     for (int i = 0; i < c.lanes; ++i) {
       const int64_t at = (c.g.index * c.a.D + c.d + i) * nodes;
-      Real *base = of(i) + 2 * padded;
-      const Real *first = (const Real *)(exchange ? z : s) + at;
-      for (int64_t n = 0; n < nodes; ++n) base[n] = exchange ? -first[n] : first[n];
-      memcpy(base + padded, (const Real *)(exchange ? s : z) + at, sizeof(Real) * size_t(nodes));
-    }
-  }
-  void store(void *s, void *z, const Channels &c, int64_t nodes, bool exchange) const {
-    for (int i = 0; i < c.lanes; ++i) {
-      const int64_t at = (c.g.index * c.a.D + c.d + i) * nodes;
-      const Real *local = of(i), *base = local + 2 * padded;
-      Real *first = (Real *)(exchange ? z : s) + at, *second = (Real *)(exchange ? s : z) + at;
+      Real *first = (Real *)(exchange ? z1 : s1) + at, *second = (Real *)(exchange ? s1 : z1) + at;
+      const Real *local = s + i * stride, *base = local + to_base;
       for (int64_t n = 0; n < nodes; ++n) {
         const Real sum = base[n] + local[n];
         first[n] = exchange ? -sum : sum;
-        second[n] = base[padded + n] + local[padded + n];
+        second[n] = base[to_z + n] + local[to_z + n];
       }
     }
   }
 };
 
 // The equations on one row of a block. kVectors is the number of vectors of a window, or 0 if it
-// is known at run time only.
-template <int kVectors> struct GridRow {
+// is known at run time only; kBase is whether there are sums before the chunk.
+template <int kVectors, bool kBase> struct GridRow {
   const Grid &e;
   GridSums sums;
   int lanes;
@@ -156,7 +167,7 @@ template <int kVectors> struct GridRow {
 
   // s_n += f_n(x) p and z_n += f_n(x) r.
   INLINE void add(int c, Real x, int64_t first, Real p, Real r) const {
-    Real *s = sums.of(c) + first, *z = s + sums.padded;
+    Real *s = sums.s + c * sums.stride + first, *z = s + sums.to_z;
     const Real *u = e.u.data + first;
     each_vector([&](int i) INLINE_LAMBDA {
       const V f = e.feature(x - ::load(u + i));
@@ -176,33 +187,41 @@ template <int kVectors> struct GridRow {
   // A NaN key affects all nodes.
   __attribute__((noinline)) void spread_nan(V k) const {
     for (int c = 0; c < lanes; ++c)
-      for (int64_t n = 0; k[c] != k[c] && n < 2 * sums.padded; ++n) sums.of(c)[n] = k[c];
+      for (int64_t n = 0; k[c] != k[c] && n < e.nodes; ++n)
+        sums.s[c * sums.stride + n] = sums.s[c * sums.stride + sums.to_z + n] = k[c];
   }
+
+  // Total of x, which points to local sums.
+  INLINE V total(const Real *x) const {
+    if constexpr (kBase) return ::load(x) + ::load(x + sums.to_base);
+    else return ::load(x);
+  }
+  INLINE Real total_at(const Real *x) const { return kBase ? x[0] + x[sums.to_base] : x[0]; }
 
   // Read y (Eq. 14 to Eq. 16) and, with kDerivative, dy/dq.
   template <bool kDerivative> INLINE Found read(V q) const {
     const Tokens at(e, q);
-    V num[kLanes] = {}, den[kLanes] = {}, dnum[kLanes] = {}, dden[kLanes] = {};
+    V num[kLanes], den[kLanes], dnum[kLanes], dden[kLanes];
+    for (int c = lanes; c < kLanes; ++c) num[c] = den[c] = dnum[c] = dden[c] = V{};
     for (int c = 0; c < lanes; ++c) {
-      const Real *s = sums.of(c) + at.first[c], *z = s + sums.padded, *before = z + sums.padded;
+      const Real *s = sums.s + c * sums.stride + at.first[c], *z = s + sums.to_z;
       const Real *u = e.u.data + at.first[c];
-      V total[4] = {};
+      V sum[4] = {};
       each_vector([&](int i) INLINE_LAMBDA {
         const V d = at.x[c] - ::load(u + i), f = e.feature(d), fd = f * d;
-        const V sn = ::load(s + i) + ::load(before + i);
-        const V zn = ::load(z + i) + ::load(before + sums.padded + i);
-        total[0] = fma(f, sn, total[0]);
-        total[1] = fma(f, zn, total[1]);
+        const V sn = total(s + i), zn = total(z + i);
+        sum[0] = fma(f, sn, sum[0]);
+        sum[1] = fma(f, zn, sum[1]);
         if (kDerivative) {
-          total[2] = fma(fd, sn, total[2]);
-          total[3] = fma(fd, zn, total[3]);
+          sum[2] = fma(fd, sn, sum[2]);
+          sum[3] = fma(fd, zn, sum[3]);
         }
       });
-      num[c] = total[0];
-      den[c] = total[1];
+      num[c] = sum[0];
+      den[c] = sum[1];
       if (kDerivative) {
-        dnum[c] = total[2];
-        dden[c] = total[3];
+        dnum[c] = sum[2];
+        dden[c] = sum[3];
       }
     }
     Found o{};
@@ -220,12 +239,15 @@ template <int kVectors> struct GridRow {
     const V inside = e.inside(q);
     for (int c = 0; c < lanes; ++c) {
       if (!(den[c] <= Grid::kSmallest)) continue;
-      const Real x = inside[c], *s = sums.of(c);
+      const Real x = inside[c];
+      const Real *local = sums.s + c * sums.stride;
+      auto s = [&](int64_t n) { return total_at(local + n); };
+      auto z = [&](int64_t n) { return total_at(local + sums.to_z + n); };
       int64_t right = 0;
       while (right < e.nodes && e.u[right] <= x) ++right;
       int64_t left = right - 1;
-      while (left >= 0 && !written(s, left)) --left;
-      while (right < e.nodes && !written(s, right)) ++right;
+      while (left >= 0 && !(z(left) > Grid::kSmallest)) --left;
+      while (right < e.nodes && !(z(right) > Grid::kSmallest)) ++right;
       if (left < 0 && right == e.nodes) {
         o.y[c] = o.inverse[c] = o.slope[c] = 0;
         continue;
@@ -234,16 +256,11 @@ template <int kVectors> struct GridRow {
       if (right == e.nodes) right = left;
       Real f[2];
       far_features(x, left, right, f);
-      const Real num = f[0] * total(s, left) + f[1] * total(s, right);
-      const Real d = f[0] * total(s + sums.padded, left) + f[1] * total(s + sums.padded, right);
+      const Real num = f[0] * s(left) + f[1] * s(right), d = f[0] * z(left) + f[1] * z(right);
       o.y[c] = num / d;
       o.inverse[c] = -1 / d;
       o.slope[c] = Real(left * kPackedNodes + right);
     }
-  }
-  INLINE Real total(const Real *x, int64_t n) const { return x[n] + x[2 * sums.padded + n]; }
-  INLINE bool written(const Real *s, int64_t n) const {
-    return total(s + sums.padded, n) > Grid::kSmallest;
   }
   // Features at two nodes, relative to the larger one; if both are the same, the second is 0.
   INLINE void far_features(Real x, int64_t left, int64_t right, Real *f) const {
@@ -268,7 +285,7 @@ template <int kVectors> struct GridRow {
   }
   __attribute__((noinline)) void write_far(int c, Real x, Real packed, Real p, Real r) const {
     const int64_t left = int64_t(packed) / kPackedNodes, right = int64_t(packed) % kPackedNodes;
-    Real f[2], *s = sums.of(c), *z = s + sums.padded;
+    Real f[2], *s = sums.s + c * sums.stride, *z = s + sums.to_z;
     far_features(x, left, right, f);
     s[left] += f[0] * p;
     z[left] += f[0] * r;
@@ -286,25 +303,24 @@ template <int kVectors> struct GridRow {
     ::store(value, v);
     V dk[kLanes] = {}, dv[kLanes] = {};
     for (int c = 0; c < lanes; ++c) {
-      const Real *s = sums.of(c) + at.first[c], *z = s + sums.padded, *before = z + sums.padded;
+      const Real *s = sums.s + c * sums.stride + at.first[c], *z = s + sums.to_z;
       const Real *u = e.u.data + at.first[c];
-      V total[2] = {};
+      V sum[2] = {};
       each_vector([&](int i) INLINE_LAMBDA {
         const V d = at.x[c] - ::load(u + i), f = e.feature(d);
-        const V sn = ::load(s + i) + ::load(before + i);
-        const V zn = ::load(z + i) + ::load(before + sums.padded + i);
-        total[0] = fma(f * d, fma(splat(value[c]), zn, -sn), total[0]);
-        total[1] = fma(f, zn, total[1]);
+        const V sn = total(s + i), zn = total(z + i);
+        sum[0] = fma(f * d, fma(splat(value[c]), zn, -sn), sum[0]);
+        sum[1] = fma(f, zn, sum[1]);
       });
-      dk[c] = total[0];
-      dv[c] = total[1];
+      dk[c] = sum[0];
+      dv[c] = sum[1];
     }
     return {-4 * sum_each(dk), sum_each(dv)};
   }
 };
 
 template <int kVectors> struct GridSeries {
-  using Row = GridRow<kVectors>;
+  using Row = GridRow<kVectors, true>;
   const Grid &e;
   const EattnArgs &a;
 
@@ -319,14 +335,15 @@ template <int kVectors> struct GridSeries {
       if (!mask || mask[t]) row.write(k[t], v[t]);
   }
 
-  template <bool kCausal, bool kSave> void forward_tile(const Spot &at, GridSums sums) const {
+  template <bool kCausal, bool kSave, bool kBase = true>
+  void forward_tile(const Spot &at, GridSums sums) const {
     const Input qs(at.queries(a.q)), ks(kCausal ? at.keys(a.k) : at.queries(a.q)),
         vs(kCausal ? at.keys(a.v) : at.queries(a.q));
     Output ys(at.queries(a.y), at.query_bytes());
     const Rows<const Real> q = qs.rows, k = ks.rows, v = vs.rows;
     const Sink y = ys.rows;
     const uint8_t *mask = at.mask();
-    const Row row{e, sums, at.lanes};
+    const GridRow<kVectors, kBase> row{e, sums, at.lanes};
     for (int t = 0; t < at.rows; ++t) {
       if (kCausal && (!mask || mask[t])) row.write(k[t], v[t]);
       const Found o = row.template read<kSave>(q[t]);
@@ -404,11 +421,11 @@ template <int kVectors> struct GridSeries {
   struct Blocks {
     Scratch<Real> memory;
     const Grid &e;
-    Blocks(const Grid &grid, int64_t count) : memory(size_t(count * GridSums::size(grid))), e(grid) {
-      for (int64_t i = 0; i < count; ++i) (*this)[i].clear();
+    Blocks(const Grid &grid, int64_t count) : memory(count * GridSums::size(grid)), e(grid) {
+      memset(memory.data, 0, sizeof(Real) * size_t(count * GridSums::size(e)));
     }
     INLINE GridSums operator[](int64_t i) const {
-      return {memory.data + i * GridSums::size(e), e.padded};
+      return GridSums(memory.data + i * GridSums::size(e), e);
     }
   };
 
@@ -433,6 +450,8 @@ template <int kVectors> struct GridSeries {
   }
 
   void forward(const Sequence &g, Group group) const {
+    store_shift(g, group);
+    if (a.causal && g.lk <= kTile && e.padded == e.nodes) return forward_in_place(g, group);
     const Blocks b(e, group.count);
     load(g, group, b, a.s0, a.z0, false);
     if (a.causal) {
@@ -444,12 +463,32 @@ template <int kVectors> struct GridSeries {
       walk(g, group, g.lq, b, false,
            [&](const Spot &at, int64_t i) { forward_tile<false, false>(at, b[i]); });
     }
-    const Real shift = any_key(g) ? 0 : kInf;
+    for (int64_t i = 0; i < group.count; ++i)
+      b[i].store(a.s1, a.z1, Channels(a, g, group.first + i), e.nodes, false);
+  }
+  // A few tokens, as in decoding: update a copy of the state, without any other memory.
+  void forward_in_place(const Sequence &g, Group group) const {
     for (int64_t i = 0; i < group.count; ++i) {
       const Channels c(a, g, group.first + i);
-      b[i].store(a.s1, a.z1, c, e.nodes, false);
-      for (int64_t d = g.index * a.D + c.d; d < g.index * a.D + c.d + c.lanes; ++d)
-        ((Real *)a.m1)[d] = a.m0 && ((const Real *)a.m0)[d] < shift ? ((const Real *)a.m0)[d] : shift;
+      const GridSums sums(a.s1, a.z1, c, e);
+      const int64_t at = (g.index * a.D + c.d) * e.nodes;
+      const size_t bytes = sizeof(Real) * size_t(c.lanes * e.nodes);
+      for (const auto &[to, from] : {std::pair(a.s1, a.s0), std::pair(a.z1, a.z0)})
+        if (from) memcpy((Real *)to + at, (const Real *)from + at, bytes);
+        else memset((Real *)to + at, 0, bytes);
+      const Spot all(c, 0, g.lk);
+      if (g.lk && a.saved) forward_tile<true, true, false>(all, sums);
+      else if (g.lk) forward_tile<true, false, false>(all, sums);
+    }
+    stream_fence();
+  }
+  void store_shift(const Sequence &g, Group group) const {
+    const Real shift = any_key(g) ? 0 : kInf;
+    const int64_t end = smaller(a.D, (group.first + group.count) * kLanes);
+    for (int64_t d = group.first * kLanes; d < end; ++d) {
+      const int64_t at = g.index * a.D + d;
+      const Real before = a.m0 ? ((const Real *)a.m0)[at] : kInf;
+      ((Real *)a.m1)[at] = before < shift ? before : shift;
     }
   }
   bool any_key(const Sequence &g) const {

@@ -158,4 +158,25 @@ template <bool kBounded = false> INLINE V exp(V x) {
   return kBounded ? y : select(x < lowest, V{}, y);
 }
 
+// 2^x, if the result is a normal number.
+INLINE V exp2(V x) {
+  constexpr Real magic = kDouble ? Real(6755399441055744.0) : Real(12582912.0);  // 1.5 * 2^(p-1)
+  constexpr int mantissa = kDouble ? 52 : 23, degree = kDouble ? 13 : 6;
+  const V t = x + magic, r = x - (t - magic);
+  // Taylor polynomial of 2^r on |r| <= 1/2, to the precision of the type.
+  struct Coefficients {
+    double value[degree + 1] = {};
+    constexpr Coefficients() {
+      double c = 1;
+      for (int n = 0; n <= degree; c *= 0.69314718055994530942 / ++n) value[n] = c;
+    }
+  };
+  constexpr Coefficients c{};
+  V p = splat(Real(c.value[degree]));
+  unroll<degree>([&](auto n) INLINE_LAMBDA {
+    p = fma(p, r, splat(Real(c.value[degree - 1 - n])));
+  });
+  return V(I(p) + (I(t) << mantissa));
+}
+
 }  // namespace
