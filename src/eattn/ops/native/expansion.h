@@ -37,7 +37,7 @@ struct Reading {
 // compiles in a fraction of the time. float32 with wide vectors, the common case, is worth a longer
 // compilation.
 constexpr bool kCommon = !kDouble && kBytes > 16;
-constexpr int kUnrolled = kCommon ? 17 : 8, kUnrolledPairs = kCommon ? 8 : 4;
+constexpr int kUnrolled = kCommon ? 17 : 9, kUnrolledPairs = kCommon ? 8 : 4;
 template <int N, int kLimit = kUnrolled, class F> INLINE void each_term(F f) {
   if constexpr (N <= kLimit) unroll<N>(f);
   else

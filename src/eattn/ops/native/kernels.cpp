@@ -89,7 +89,8 @@ struct Series {
       for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
   }
   template <class F>
-  INLINE void each_backwards(const Sequence &g, Group group, int64_t begin, int64_t end, F f) const {
+  INLINE void each_backwards(const Sequence &g, Group group, int64_t begin, int64_t end,
+                             F f) const {
     for (int64_t t = begin + (end - begin - 1) / kTile * kTile; t >= begin; t -= kTile)
       for (int64_t i = 0; i < group.count; ++i) f(Spot({a, g, group.first + i}, t, end), i);
   }
@@ -231,8 +232,8 @@ struct Series {
   }
 
   // Compute dk and dv of tokens [begin, end) in reverse; the whole walk starts at `limit`.
-  void dkdv_span(const Sequence &g, Group group, int64_t begin, int64_t end, int64_t limit, Blocks b,
-                 Adjoint from) const {
+  void dkdv_span(const Sequence &g, Group group, int64_t begin, int64_t end, int64_t limit,
+                 Blocks b, Adjoint from) const {
     each_backwards(g, group, begin, end, [&](const Spot &at, int64_t i) {
       const int64_t after = at.t + at.rows;
       if (after != limit && after % kChunk == 0) fold(b[i]);

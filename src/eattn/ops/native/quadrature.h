@@ -9,11 +9,11 @@
 
 namespace {
 
-// The part that does not depend on the number of nodes. Features are computed as powers of
-// X = e^(4 h x), where h is the distance of the nodes. They are multiplied by kRoot^2, or the central
-// one would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out for
-// keys. x is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so that
-// training can move x back onto the grid.
+// The code that is the same for any number of nodes. Features are computed as powers of
+// X = e^(4 h x), where h is the distance of the nodes. They are multiplied by kRoot^2, or the
+// central one would underflow for |x| > 6.6. The factor cancels in y for queries and is divided out
+// for keys. x is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so
+// that training can move x back onto the grid.
 struct Gaussians {
   static constexpr bool kPrepares = true;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
@@ -121,7 +121,8 @@ template <int N> struct Quadrature : Gaussians {
         p, [&](int n) INLINE_LAMBDA { return local.s[n] + base.s[n]; },
         [&](int n) INLINE_LAMBDA { return local.z[n] + base.z[n]; });
   }
-  template <bool kDerivative, bool kScaled> INLINE Reading read(const Point &p, const Sums &base) const {
+  template <bool kDerivative, bool kScaled>
+  INLINE Reading read(const Point &p, const Sums &base) const {
     return sum<kDerivative>(
         p, [&](int n) INLINE_LAMBDA { return base.s[n]; },
         [&](int n) INLINE_LAMBDA { return base.z[n]; });

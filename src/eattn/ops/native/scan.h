@@ -47,37 +47,37 @@ struct Block {
   }
 };
 
-void start(Block b, V shift) {
+inline void start(Block b, V shift) {
   for (int n = 0; n < 4 * b.terms; ++n) b.prefix[n] = V{};
   b.prefix_shift() = b.shift() = shift;
 }
 
-void copy(Block to, Block from) {
+inline void copy(Block to, Block from) {
   for (int n = 0; n < 4 * to.terms + 2; ++n) to.prefix[n] = from.prefix[n];
 }
 
 // Compute prefix + chunk at the current shift.
-void total(V *to, Block b) {
+inline void total(V *to, Block b) {
   const V f = decay(b.prefix_shift(), b.shift());
   for (int n = 0; n < 2 * b.terms; ++n) to[n] = fma(b.prefix[n], f, b.chunk()[n]);
 }
 
 // Close a chunk: add its sums to the prefix.
-void fold(Block b) {
+inline void fold(Block b) {
   total(b.prefix, b);
   b.prefix_shift() = b.shift();
   for (int n = 0; n < 2 * b.terms; ++n) b.chunk()[n] = V{};
 }
 
 // The same for a chunk that another task summed, starting at this block's shift.
-void fold(Block b, Block chunk) {
+inline void fold(Block b, Block chunk) {
   for (int n = 0; n < 2 * b.terms; ++n) b.chunk()[n] = chunk.chunk()[n];
   b.shift() = chunk.shift();
   fold(b);
 }
 
 // Add the chunk of another block, which has a different shift.
-void merge(Block b, Block other) {
+inline void merge(Block b, Block other) {
   const V m = min(other.shift(), b.prefix_shift());
   const V f = decay(b.prefix_shift(), m), g = decay(other.shift(), m);
   for (int n = 0; n < 2 * b.terms; ++n)

@@ -6,7 +6,8 @@
 namespace {
 
 // Row r of tensors [R, N, D]; `sums` has s of all terms, then z of all terms.
-void load_sums(V *sums, int terms, const void *s, const void *z, int64_t r, const Channels &c) {
+void load_sums(V *sums, int terms, const void *s, const void *z, int64_t r,
+               const Channels &c) {
   for (int n = 0; n < terms; ++n) {
     const int64_t at = (r * terms + n) * c.a.D + c.d;
     sums[n] = load_lanes((const Real *)s + at, c.lanes, 0);

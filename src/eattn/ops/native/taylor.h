@@ -8,7 +8,7 @@
 
 namespace {
 
-// The part that does not depend on the order.
+// The code that is the same for any order.
 struct Powers {
   static constexpr bool kPrepares = false, kHasFar = false;
   using Point = V;

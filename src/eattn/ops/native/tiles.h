@@ -210,7 +210,8 @@ template <class E> struct TilesOf final : Tiles {
     walk<E, false>(e, b, in.rows, Keys{e, k, in.v, in.mask, weights},
                    [&](int i, const V &, const Sums &base, const Sums &local) INLINE_LAMBDA {
                      const Reading o = e.template read<false, true>(q[i], base, local);
-                     y.put(i, output(e, o, in.q[i], [&]() INLINE_LAMBDA { return merged(base, local); }));
+                     y.put(i, output(e, o, in.q[i],
+                                     [&]() INLINE_LAMBDA { return merged(base, local); }));
                    });
   }
 
