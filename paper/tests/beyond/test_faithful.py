@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eattn.ops import Quadrature, ea_series
+from eattn.ops import Quadrature
 from paper.beyond import faithful
 from paper.beyond.faithful import Plan
 from paper.harness.experiment import result
@@ -32,11 +32,6 @@ TINY = Plan(
 )
 
 
-def eager_if_wide(*qkv, expansion, causal=False):
-    backend = "eager" if expansion.wide else None
-    return ea_series(*qkv, expansion=expansion, causal=causal, backend=backend)
-
-
 @pytest.fixture(scope="module")
 def log(tmp_path_factory) -> Iterator[RunLog]:
     out = tmp_path_factory.mktemp("faithful")
@@ -46,7 +41,6 @@ def log(tmp_path_factory) -> Iterator[RunLog]:
     pandas.DataFrame({"date": times, "OT": wave}).to_csv(out / "traffic.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EATTN_DATA", str(out))
-        patch.setattr(faithful, "ea_series", eager_if_wide)
         made = RunLog(out / "faithful.jsonl", "faithful")
         assert sorted(map(str, faithful.rows(TINY, made))) == sorted(map(str, made.rows))
         yield made
@@ -61,8 +55,7 @@ def test_errors_shrink_with_terms_and_grow_with_the_spread(log):
     assert error["ea-q25", 1.0] < 2e-4 < 0.1 < error["ea-6", 1.0]
 
 
-def test_wide_grids_are_accurate_near_a_key(monkeypatch):
-    monkeypatch.setattr(faithful, "ea_series", eager_if_wide)
+def test_wide_grids_are_accurate_near_a_key():
     row = faithful.wide_error_row((1, 32, 8), 8.0, Quadrature(129))
     assert row["near_error"] < 2e-4 < row["far_error"]
     assert 0.01 < row["far_share"] < 0.5
