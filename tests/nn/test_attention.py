@@ -121,7 +121,7 @@ def test_high_order_approaches_exact_attention():
 
 
 @causals
-def test_set_expansion_moves_large_q_and_k_onto_a_wide_grid(causal):
+def test_set_expansion_moves_large_keys_onto_a_wide_grid(causal):
     """Queries more than 5 from all keys, which differ, are rare."""
     torch.manual_seed(0)
     model, x = (
@@ -164,7 +164,7 @@ def test_initial_queries_and_keys_are_half_as_large_as_values():
 @pytest.mark.parametrize(
     "options", ["", "+norm", "+bandwidth", "+center", "+norm+bandwidth+center"]
 )
-def test_queries_and_keys_start_in_the_middle_of_a_wide_grid(options, causal):
+def test_queries_and_keys_start_in_the_middle_of_the_grid(options, causal):
     """A large initial spread of q and k does not train."""
     torch.manual_seed(0)
     for name in ("ea-q25r12", "ea-q65r16", "ea-q129"):

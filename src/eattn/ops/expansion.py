@@ -128,7 +128,7 @@ class Quadrature:
 
     @property
     def wide(self) -> bool:
-        """Whether features are computed node by node, because the centre may be far from x."""
+        """True if features are computed node by node, because the centre may be far from x."""
         return self.nodes > DENSE_NODES or self.radius > SMALL_RADIUS
 
     @property
