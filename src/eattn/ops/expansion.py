@@ -73,8 +73,8 @@ class Quadrature:
 
     Notes
     -----
-    q and k are clamped to `reach`, 1.5 outside the grid. They should lie at least 1 inside its edge:
-    at the edge half of a Gaussian is missing, and weights are up to a fifth too small.
+    q and k are clamped to `reach`, 1.5 outside the grid. They should lie at least 1 inside its
+    edge, where half of a Gaussian is missing and weights are up to a fifth too small.
 
     Weights are accurate while some key is near each query: within 5 with more than 33 nodes.
     With fewer nodes, in float32, within 9 on a radius of at most 6.5, and within 8 on a larger
