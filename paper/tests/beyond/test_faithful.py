@@ -139,6 +139,7 @@ def test_published_rows_belong_to_the_full_plan():
     log.rows = result("faithful").rows
     full = faithful.plan(quick=False)
     keys = [*(key for key, _ in full.groups()), *full.times().values(), *full.runs()]
+    assert all(log.has(key) for key in keys)
     assert sum(len(log.find(key)) for key in keys) == len(log.rows)
 
 
