@@ -60,6 +60,7 @@ class Plan:
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
     orders: tuple[int, ...] = (2, 4, 6, 8, 10, 12)
     terms: tuple[int, ...] = TERMS  # numbers of Taylor and Gaussian features to compare
+    grids: bool = True  # time wide grids, next to softmax attention once more
     series: Shape = SERIES
     calls: int = 200  # one-token calls in every timed run
     peaks: tuple[str, ...] = ("ours", "sdpa", "paper")  # candidates whose peak memory is measured
@@ -70,7 +71,7 @@ def plan(quick: bool) -> Plan:
     if not quick:
         return Plan()
     few: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536), "orders": (2, 6, 12)}
-    return Plan(rounds=15, slow_rounds=3, terms=(7, 17), peaks=("ours",), **few)
+    return Plan(rounds=15, slow_rounds=3, terms=(7, 17), grids=False, peaks=("ours",), **few)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
@@ -92,8 +93,9 @@ def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
     for terms, what in product(plan.terms, WORK):
         key = {"grows": "terms", "what": what, "shape": plan.shape, "order": terms - 1}
         yield key, partial(expansion_rows, plan, what, terms)
-    key = {"grows": "nodes", "what": "forward+backward", "shape": plan.shape}
-    yield key, partial(grid_rows, plan)
+    if plan.grids:
+        key = {"grows": "nodes", "what": "forward+backward", "shape": plan.shape}
+        yield key, partial(grid_rows, plan)
     for what in WORK if cores() > 1 else ():
         key = {"grows": "threads", "what": what, "shape": plan.series}
         yield key, partial(thread_rows, plan, what)
