@@ -29,6 +29,7 @@ class Backend:
     device: str | None  # device type it requires; None for any device
     why_not: str | None  # reason why it cannot run on this machine; None if it can
     max_terms: int | None = None  # largest number of terms that it supports; None for any
+    decays: bool = False  # whether it supports log_decay
 
 
 def _eager(function: str) -> Callable[..., Any]:
@@ -63,7 +64,9 @@ _BACKENDS = (
         triton.unavailable(),
         triton.MAX_TERMS,
     ),
-    Backend("eager", _eager("forward"), _eager("backward"), _eager_saved_shape, None, None),
+    Backend(
+        "eager", _eager("forward"), _eager("backward"), _eager_saved_shape, None, None, decays=True
+    ),
     *(_native(f"native-{isa}", isa) for isa in ("avx512", "avx2", "baseline")),
 )
 BY_NAME = {backend.name: backend for backend in _BACKENDS}

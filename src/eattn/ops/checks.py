@@ -134,11 +134,30 @@ def check_state(state: State, rows: int, q: Tensor, expansion: Expansion | None 
             f"state must have s, z {want} and shift {want[:2]},"
             f" got {_size(s)}, {_size(z)} and {_size(shift)}"
         )
+    if state.log_decay is not None and state.log_decay.shape != want[:2]:
+        found = _size(state.log_decay)
+        raise ValueError(f"state must have log_decay {want[:2]} or None, got shape {found}")
     if s.dtype not in (torch.float32, torch.float64) or z.dtype != s.dtype:
         raise TypeError(f"state must be float32 or float64, got s {s.dtype} and z {z.dtype}")
     device = q.device
     if s.device != device or z.device != device or shift.device != device:
         raise ValueError(f"state must be on {device} like q, got {s.device}")
+
+
+def check_log_decay(log_decay: Tensor, k: Tensor, causal: bool) -> None:
+    """Check a log decay with the shape of k, [B, Lk, D] or [B, D] of a step, or [D]."""
+    if not isinstance(log_decay, Tensor) or log_decay.dtype not in FLOATS:
+        raise TypeError(f"log_decay must be a floating-point tensor, got {_kind(log_decay)}")
+    check_dense("log_decay", log_decay)
+    if not causal:
+        raise ValueError("log_decay needs causal=True: without an order of tokens nothing decays")
+    if log_decay.shape not in (k.shape, k.shape[-1:]):
+        raise ValueError(
+            f"log_decay must have k's shape {_size(k)} or be [D] = {_size(k)[-1:]},"
+            f" got shape {_size(log_decay)}"
+        )
+    if log_decay.device != k.device:
+        raise ValueError(f"log_decay must be on {k.device} like k, got {log_decay.device}")
 
 
 def _one_dtype(

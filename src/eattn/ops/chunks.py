@@ -98,11 +98,14 @@ def packed_backward(
         kept = saved[..., tokens, :] if saved.numel() else saved
         given = gy[:, tokens], _row(gs, i), _row(gz, i), x, ends, kept
         parts.append(backward(*given, expansion=expansion, **options))
-    *dqkv, ds, dz = zip(*parts, strict=True)
+    *dqkv, ds, dz, dg = zip(*parts, strict=True)
     dq, dk, dv = (torch.cat(x, 1) for x in dqkv)
+    decays = None
+    if inputs.log_decay is not None:
+        decays = torch.cat(dg, 1) if inputs.log_decay.dim() == 3 else torch.stack(dg).sum(0)
     if inputs.s is None:
-        return dq, dk, dv, None, None
-    return dq, dk, dv, _cat_sums(ds, expansion.wide), _cat_sums(dz, expansion.wide)
+        return dq, dk, dv, None, None, decays
+    return dq, dk, dv, _cat_sums(ds, expansion.wide), _cat_sums(dz, expansion.wide), decays
 
 
 def _sequences(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
@@ -112,7 +115,11 @@ def _sequences(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
         tokens = slice(begin, end)
         q, k, v = (x[:, tokens] for x in inputs[:3])
         mask = None if inputs.key_mask is None else inputs.key_mask[:, tokens]
-        yield tokens, Inputs(q, k, v, mask, None, *(_row(x, i) for x in inputs[5:]))
+        s, z, shift = (_row(x, i) for x in (inputs.s, inputs.z, inputs.shift))
+        decay = inputs.log_decay
+        if decay is not None and decay.dim() == 3:
+            decay = decay[:, tokens]
+        yield tokens, Inputs(q, k, v, mask, None, s, z, shift, decay)
 
 
 def _row(x: Tensor | None, i: int) -> Tensor | None:

@@ -254,7 +254,7 @@ def backward(
     if inputs.s is not None:
         dz, ds, _ = as_state(sums, call.last, wide=True)
         dz = dz.neg_()
-    return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz
+    return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz, None
 
 
 def _total(start: Tensor, tokens: Tensor, write: Write) -> Tensor:

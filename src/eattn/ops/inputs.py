@@ -9,7 +9,8 @@ from eattn.ops.expansion import Expansion
 
 Sums = tuple[Tensor, Tensor, Tensor]  # s, z, shift
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # y, s, z, shift, saved
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # of q, k, v, s, z
+# Of q, k, v, s, z and log_decay, which has the shape of its input.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 class Inputs(NamedTuple):
@@ -23,6 +24,7 @@ class Inputs(NamedTuple):
     s: Tensor | None  # initial state: [rows, D, N]
     z: Tensor | None  # [rows, D, N]
     shift: Tensor | None  # [rows, D]
+    log_decay: Tensor | None = None  # [B, Lk, D] or [D], in the sums' dtype; only if causal
 
     @property
     def rows(self) -> int:

@@ -188,4 +188,4 @@ def backward(
         tensors[name] = kernel_sums(x, expansion, real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
     _call("eattn_backward", inputs, tensors, rows, real, expansion, causal, isa)
-    return dq, dk, dv, ds, dz
+    return dq, dk, dv, ds, dz, None

@@ -193,6 +193,86 @@ def accumulate_expanded(
     return s, z, m
 
 
+def ea_decayed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    *,
+    expansion: Expansion,
+    key_mask: Tensor | None = None,
+    state: Sums | None = None,
+) -> tuple[Tensor, Sums]:
+    """Compute causal EA-series with decay, token by token; return y and the final s, z and shift.
+
+    s_i = e^(g_i) s_(i-1) + f(k_i) e^(-k_i^2) v_i, and z_i is the same without v. The sums are
+    relative to the shift m_i^2 = min(m_(i-1)^2 - g_i, k_i^2), which is a constant for the gradient.
+    For Quadrature there is neither e^(-k^2) nor a shift. A masked token changes nothing.
+    """
+    B, L, D = k.shape
+    zeros = k.new_zeros(B, D, expansion.terms)
+    s, z, m = (zeros, zeros, k.new_full((B, D), torch.inf)) if state is None else state
+    valid = k.new_ones(B, L, dtype=torch.bool) if key_mask is None else key_mask
+    k, v, g = (_zero_masked(x, key_mask) for x in (k, v, log_decay.expand(B, L, D)))
+    y = []
+    for t in range(L):
+        size, old = _magnitude(k[:, t], expansion), m.detach()
+        decayed = old if isinstance(expansion, Quadrature) else (old.square() - g[:, t]).sqrt()
+        new = torch.minimum(decayed, size).detach()
+        moved = ((new - old) * (new + old)).nan_to_num(nan=0.0)  # inf - inf: there is no key yet
+        kept, w = torch.exp(moved + g[:, t]), torch.exp((new - size) * (new + size))
+        f = w.unsqueeze(-1) * features(k[:, t], expansion)
+        next_s = kept.unsqueeze(-1) * s + f * v[:, t].unsqueeze(-1)
+        next_z = kept.unsqueeze(-1) * z + f
+        here = valid[:, t, None]
+        s, z = (torch.where(here.unsqueeze(-1), x, x0) for x, x0 in ((next_s, s), (next_z, z)))
+        m = torch.where(here, new, old)
+        y.append(_read_sums(q[:, t], s, z, expansion))
+    return torch.stack(y, 1) if y else torch.zeros_like(q), (s, z, m)
+
+
+def _read_sums(q: Tensor, s: Tensor, z: Tensor, expansion: Expansion) -> Tensor:
+    """Return y of queries [B, D] from sums [B, D, N]; 0 where there is no key."""
+    f = coefficients(expansion, q) * features(q, expansion)
+    if isinstance(expansion, Quadrature):
+        far = (f * z).sum(-1, keepdim=True) <= smallest(z.dtype)
+        f = torch.where(far, far_features(q, z, expansion), f)
+    den = (f * z).sum(-1)
+    return (f * s).sum(-1) / den.masked_fill(den == 0, 1.0)
+
+
+def ea_decayed_quadratic(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    *,
+    expansion: Expansion,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """Compute the same as `ea_decayed` in O(LLD), from the weight of every key for every query.
+
+    It is e^(g_(j+1) + ... + g_i - k_j^2), relative to the largest one of a query. Far queries on a
+    grid are not supported.
+    """
+    L = k.shape[1]
+    masked = _masked(q, k, True, key_mask)
+    g = _zero_masked(log_decay.expand(k.shape), key_mask)
+    after = torch.ones(L, L, dtype=torch.bool, device=k.device).tril(-1).view(1, L, L, 1)
+    # A sum of the terms after j, not a difference of two sums: g may be -inf.
+    lost = torch.where(after, g.unsqueeze(2), 0.0).cumsum(1)
+    k, v = (_zero_masked(x, key_mask).unsqueeze(1) for x in (k, v))
+    size = _magnitude(k, expansion).expand_as(lost)
+    best = (lost - size.square()).masked_fill(masked, -torch.inf).argmax(2, keepdim=True)
+    least, kept = (x.detach().gather(2, best) for x in (size, lost))
+    exponent = (least - size) * (least + size) + (lost - kept)
+    weight = torch.exp(exponent.masked_fill(masked, -torch.inf)) * _kernel(
+        q.unsqueeze(2), k, expansion
+    )
+    den = weight.sum(2)
+    return (weight * v).sum(2) / den.masked_fill(den == 0, 1.0)
+
+
 def features(x: Tensor, expansion: Expansion) -> Tensor:
     """Return x^n, or e^-2(x - u_n)^2 at the nodes u_n of a grid: [..., D] -> [..., D, N].
 

@@ -13,10 +13,17 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from eattn.ops import traceable
 from eattn.ops.backends import BY_NAME, Backend, choose
-from eattn.ops.checks import check_cu_seqlens, check_offsets, check_qkv, check_state, check_step
+from eattn.ops.checks import (
+    check_cu_seqlens,
+    check_log_decay,
+    check_offsets,
+    check_qkv,
+    check_state,
+    check_step,
+)
 from eattn.ops.expansion import DEFAULT_ORDER, Expansion, expansion_from_terms, resolve_expansion
 from eattn.ops.inputs import Inputs
-from eattn.ops.state import State, empty_sums
+from eattn.ops.state import State, add_decays, empty_sums, total_decay
 from eattn.ops.transforms import Operator, transform, transforming
 
 
@@ -31,6 +38,7 @@ def ea_series(
     causal: bool = ...,
     key_mask: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
+    log_decay: Tensor | None = ...,
     state: State | None = ...,
     return_state: Literal[False] = ...,
     backend: str | None = ...,
@@ -46,6 +54,7 @@ def ea_series(
     causal: bool = ...,
     key_mask: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
+    log_decay: Tensor | None = ...,
     state: State | None = ...,
     return_state: Literal[True],
     backend: str | None = ...,
@@ -60,6 +69,7 @@ def ea_series(
     causal: bool = False,
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    log_decay: Tensor | None = None,
     state: State | None = None,
     return_state: bool = False,
     backend: str | None = None,
@@ -87,6 +97,10 @@ def ea_series(
         True for valid keys. Masked keys and values are never read.
     cu_seqlens : int32 Tensor, shape (n + 1,), optional
         Offsets of n sequences packed along L, with B == 1.
+    log_decay : Tensor, shape (B, Lk, D) or (D,), optional
+        Before token i, the weights of all earlier keys are multiplied by e^log_decay_i. Per token
+        and channel, or constant per channel. Values must be at most 0, which is not checked; -inf
+        forgets everything. A masked token does not decay. Needs `causal=True`.
     state : State, optional
         State of earlier keys and values, one row per sequence. Must have the same expansion.
     return_state : bool, default False
@@ -109,6 +123,8 @@ def ea_series(
     """
     expansion = resolve_expansion(order, expansion)
     q, k, v = check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, causal)
     rows = q.shape[0]
     if cu_seqlens is not None:
         rows = check_cu_seqlens(cu_seqlens, q, k, values=False)
@@ -116,17 +132,22 @@ def ea_series(
         check_state(state, rows, q, expansion)
     chosen, early = choose(backend, q, expansion), k.shape[1] - q.shape[1]
     if causal and early:  # all queries attend to the first keys
-        no_queries, mask = q[:, :0], key_mask
+        mask = key_mask
         if key_mask is not None:
             mask, key_mask = key_mask[:, :early], key_mask[:, early:]
-        first = no_queries, k[:, :early], v[:, :early], mask
-        _, state = _apply(*first, None, state, expansion, False, chosen)
+        decays = log_decay
+        if log_decay is not None and log_decay.dim() == 3:
+            decays, log_decay = log_decay[:, :early], log_decay[:, early:]
+        state = _accumulate(k[:, :early], v[:, :early], mask, decays, state, expansion, chosen)
         k, v = k[:, early:], v[:, early:]
-    y, after = _apply(q, k, v, key_mask, cu_seqlens, state, expansion, causal, chosen)
+    tensors = q, k, v, key_mask, cu_seqlens, log_decay
+    y, after = _apply(*tensors, state, expansion, causal, chosen, need_state=return_state)
     return (y, after) if return_state else y
 
 
-def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+def ea_series_step(
+    q: Tensor, k: Tensor, v: Tensor, state: State, *, log_decay: Tensor | None = None
+) -> tuple[Tensor, State]:
     """Process one causal token in O(ND), independent of the number of earlier tokens.
 
     Implements Eq. 12 to Eq. 16.
@@ -137,6 +158,8 @@ def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tenso
         Query, key and value of the token.
     state : State
         State before the token; it defines the expansion.
+    log_decay : Tensor, shape (B, D) or (D,), optional
+        The state is multiplied by e^log_decay before the token is added.
 
     Returns
     -------
@@ -153,9 +176,12 @@ def ea_series_step(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tenso
     q, k, v = check_step(q, k, v)
     check_state(state, q.shape[0], q)
     token = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, True)
+        log_decay = log_decay.unsqueeze(1) if log_decay.dim() == 2 else log_decay
     expansion = state.expansion
     chosen = choose(None, q, expansion)
-    y, after = _apply(*token, None, None, state, expansion, True, chosen)
+    y, after = _apply(*token, None, None, log_decay, state, expansion, True, chosen)
     return y.squeeze(1), after
 
 
@@ -166,6 +192,7 @@ def accumulate(
     order: int = DEFAULT_ORDER,
     expansion: Expansion | None = None,
     key_mask: Tensor | None = None,
+    log_decay: Tensor | None = None,
     backend: str | None = None,
 ) -> State:
     """Return the state of keys and values, in O(NLD) (Eq. 12, Eq. 13 summed over all tokens).
@@ -180,6 +207,8 @@ def accumulate(
         Expansion of the weights.
     key_mask : bool Tensor, shape (B, L), optional
         True for valid keys. Masked keys and values are never read.
+    log_decay : Tensor, shape (B, L, D) or (D,), optional
+        Log decay before each token, as in `ea_series`.
     backend : str, optional
         Name of the backend; by default the fastest that fits.
 
@@ -194,9 +223,10 @@ def accumulate(
     """
     expansion = resolve_expansion(order, expansion)
     _, k, v = check_qkv(k, k, v, causal=False, key_mask=key_mask, names=("k", "k", "v"))
-    no_queries = k.new_empty(k.shape[0], 0, k.shape[2])
+    if log_decay is not None:
+        check_log_decay(log_decay, k, True)
     chosen = choose(backend, k, expansion)
-    return _apply(no_queries, k, v, key_mask, None, None, expansion, False, chosen)[1]
+    return _accumulate(k, v, key_mask, log_decay, None, expansion, chosen)
 
 
 def readout(q: Tensor, state: State, *, backend: str | None = None) -> Tensor:
@@ -225,7 +255,23 @@ def readout(q: Tensor, state: State, *, backend: str | None = None) -> Tensor:
     check_state(state, q.shape[0], q)
     no_keys = q.new_empty(q.shape[0], 0, q.shape[2])
     chosen = choose(backend, q, state.expansion)
-    return _apply(q, no_keys, no_keys, None, None, state, state.expansion, False, chosen)[0]
+    return _apply(q, no_keys, no_keys, None, None, None, state, state.expansion, False, chosen)[0]
+
+
+def _accumulate(
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    log_decay: Tensor | None,
+    state: State | None,
+    expansion: Expansion,
+    backend: Backend,
+) -> State:
+    """Return the state after keys and values."""
+    # With decay the order of the keys matters, so the call is causal and its outputs are not used.
+    causal = log_decay is not None
+    q = k.detach() if causal else k[:, :0]
+    return _apply(q, k, v, key_mask, None, log_decay, state, expansion, causal, backend)[1]
 
 
 def _apply(
@@ -234,17 +280,29 @@ def _apply(
     v: Tensor,
     key_mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    log_decay: Tensor | None,
     state: State | None,
     expansion: Expansion,
     causal: bool,
     backend: Backend,
+    *,
+    need_state: bool = True,
 ) -> tuple[Tensor, State]:
-    s = z = shift = None
+    s = z = shift = total = None
     if state is not None:
-        s, z, shift = state.s, state.z, state.shift
+        s, z, shift, total = state.s, state.z, state.shift, state.log_decay
         if shift.requires_grad:
             shift = shift.detach()  # the shift cancels in y, so its gradient is 0
     inputs = Inputs(q, k, v, key_mask, cu_seqlens, s, z, shift)
+    if log_decay is not None:
+        log_decay = log_decay.to(inputs.sum_dtype)
+        if transforming():
+            log_decay = log_decay.expand(k.shape)  # a transform folds axis 0 into the batch
+        inputs = inputs._replace(log_decay=log_decay)
+        if not backend.decays:
+            backend = BY_NAME["eager"]
+        if need_state:
+            total = add_decays(total, total_decay(log_decay, k, key_mask, cu_seqlens))
     options = expansion.terms, expansion.radius, causal, backend.name
     if traceable.exporting():
         # An exported program must consist of plain PyTorch operators.
@@ -259,7 +317,7 @@ def _apply(
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, q.shape[1])
         y, s, z, shift, _ = backend.forward(inputs, expansion=expansion, causal=causal, save=False)
-    return y, State(s, z, shift, expansion)
+    return y, State(s, z, shift, expansion, total)
 
 
 def _op(terms: int, radius: float, causal: bool, backend: str, *inputs: Any) -> tuple[Tensor, ...]:
@@ -271,7 +329,8 @@ def _op(terms: int, radius: float, causal: bool, backend: str, *inputs: Any) -> 
 
 def _needs_gradient(inputs: Inputs) -> bool:
     return torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in (*inputs[:3], inputs.s, inputs.z)
+        x is not None and x.requires_grad
+        for x in (*inputs[:3], inputs.s, inputs.z, inputs.log_decay)
     )
 
 
@@ -294,7 +353,7 @@ def _watched(*inputs: Tensor) -> bool:
 
 _SCHEMA_INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? key_mask, Tensor? cu_seqlens,"
-    " Tensor? s, Tensor? z, Tensor? shift"
+    " Tensor? s, Tensor? z, Tensor? shift, Tensor? log_decay"
 )
 _library = torch.library.Library("eattn", "DEF")
 _library.define(
@@ -305,8 +364,9 @@ _library.define(
     f"ea_series_backward(Tensor gy, Tensor? gs, Tensor? gz, {_SCHEMA_INPUTS},"
     " Tensor final_s, Tensor final_z, Tensor final_shift, Tensor saved,"
     " int terms, float radius, bool causal, str backend)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+_COUNT = len(Inputs._fields)
 
 
 @torch.library.impl(_library, "ea_series", "CompositeExplicitAutograd")
@@ -339,7 +399,8 @@ def _forward_fake(*args: Any) -> tuple[Tensor, ...]:
 @torch.library.impl(_library, "ea_series_backward", "CompositeExplicitAutograd")
 def _backward(*args: Any) -> tuple[Tensor, ...]:
     *tensors, terms, radius, causal, backend = args
-    cotangents, inputs, (*final, saved) = tensors[:3], Inputs(*tensors[3:11]), tensors[11:]
+    cotangents, inputs = tensors[:3], Inputs(*tensors[3 : 3 + _COUNT])
+    *final, saved = tensors[3 + _COUNT :]
     options = dict(expansion=expansion_from_terms(terms, radius), causal=causal)
     grads = BY_NAME[backend].backward(*cotangents, inputs, tuple(final), saved, **options)
     # A schema has no optional results, so an empty tensor stands for a missing gradient.
@@ -348,13 +409,15 @@ def _backward(*args: Any) -> tuple[Tensor, ...]:
 
 @torch.library.register_fake("eattn::ea_series_backward", lib=_library)
 def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
-    inputs, s, expansion = Inputs(*args[3:11]), args[11], expansion_from_terms(*args[15:17])
+    inputs, s = Inputs(*args[3 : 3 + _COUNT]), args[3 + _COUNT]
+    expansion = expansion_from_terms(*args[7 + _COUNT : 9 + _COUNT])
     rows, D, _ = s.shape
     sums = [
         s.new_empty(0) if inputs.s is None else empty_sums(rows, D, expansion, s.dtype, s.device)
         for _ in range(2)
     ]
-    return *(x.new_empty(x.shape) for x in inputs[:3]), *sums
+    decays = s.new_empty(0 if inputs.log_decay is None else inputs.log_decay.shape)
+    return *(x.new_empty(x.shape) for x in inputs[:3]), *sums, decays
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -369,14 +432,15 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 def _series_gradient(ctx: Any, gy: Any, gs: Any, gz: Any, *_: Any) -> tuple[Any, ...]:
     saved = ctx.saved_tensors
-    q, s, z, final_s, final_z = (saved[i] for i in (0, 5, 6, 8, 9))
+    inputs, (final_s, final_z) = Inputs(*saved[:_COUNT]), saved[_COUNT : _COUNT + 2]
+    q, s, z = inputs.q, inputs.s, inputs.z
     gy = torch.zeros_like(q) if gy is None else gy
     if gs is not None or gz is not None:
         gs = torch.zeros_like(final_s) if gs is None else gs
         gz = torch.zeros_like(final_z) if gz is None else gz
-    *dqkv, ds, dz = torch.ops.eattn.ea_series_backward(gy, gs, gz, *saved, *ctx.options)
-    state = (None, None) if s is None else (ds.to(s.dtype), dz.to(z.dtype))
-    return *dqkv, None, None, *state, *[None] * 6
+    *dqkv, ds, dz, dg = torch.ops.eattn.ea_series_backward(gy, gs, gz, *saved, *ctx.options)
+    state = (None, None) if s is None or z is None else (ds.to(s.dtype), dz.to(z.dtype))
+    return *dqkv, None, None, *state, None, None if inputs.log_decay is None else dg, *[None] * 5
 
 
 def _no_second_derivative(ctx: Any, *grads: Any) -> None:

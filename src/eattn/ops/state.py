@@ -1,7 +1,8 @@
 """The decoding state: sums over all earlier tokens, of constant size.
 
 Sums are relative to the shift m, the smallest |k| seen so far, so that large keys do not underflow:
-s_n = sum_j e^(m^2 - k_j^2) k_j^n v_j (Eq. 12), and z_n is the same sum without v (Eq. 13).
+s_n = sum_j e^(m^2 - k_j^2) k_j^n v_j (Eq. 12), and z_n is the same sum without v (Eq. 13). With
+decay a key j loses weight, and m^2 is the smallest k_j^2 - g_(j+1) - ... - g_i.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,6 +38,8 @@ class State:
         Running minimum of the keys' magnitude; +inf before the first key.
     expansion : Taylor or Quadrature
         Expansion whose features are summed.
+    log_decay : Tensor, shape (B, D), optional
+        Sum of the log decays of all tokens. None if there was no decay.
 
     Examples
     --------
@@ -49,6 +52,7 @@ class State:
     z: Tensor
     shift: Tensor
     expansion: Expansion
+    log_decay: Tensor | None = None
 
     @staticmethod
     def zeros(
@@ -57,6 +61,7 @@ class State:
         *,
         order: int = DEFAULT_ORDER,
         expansion: Expansion | None = None,
+        decay: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "State":
@@ -70,6 +75,9 @@ class State:
             Highest power of the Taylor expansion. Cannot be combined with `expansion`.
         expansion : Taylor or Quadrature, optional
             Expansion of the sums.
+        decay : bool, default False
+            Include `log_decay`, so that the state keeps its structure when tokens with a decay are
+            added.
         device : torch.device or str, optional
             Device of the tensors.
         dtype : torch.dtype, default float32
@@ -84,7 +92,7 @@ class State:
             raise TypeError(f"dtype must be float32 or float64, got {dtype}")
         s, z = (empty_sums(batch, dim, expansion, dtype, device).zero_() for _ in range(2))
         shift = torch.full((batch, dim), torch.inf, dtype=dtype, device=device)
-        return State(s, z, shift, expansion)
+        return State(s, z, shift, expansion, torch.zeros_like(shift) if decay else None)
 
     @property
     def order(self) -> int | None:
@@ -98,7 +106,8 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        return {name: getattr(self, name) for name in _TENSORS}
+        named = {name: getattr(self, name) for name in _TENSORS}
+        return {name: x for name, x in named.items() if x is not None}
 
     @staticmethod
     def merge(a: "State", b: "State") -> "State":
@@ -107,7 +116,8 @@ class State:
         Parameters
         ----------
         a, b : State
-            States of two parts of a sequence, with the same shape and expansion.
+            States of two parts of a sequence, with the same shape and expansion. With decay, b
+            follows a: the sums of a decay by `b.log_decay`.
 
         Returns
         -------
@@ -124,8 +134,11 @@ class State:
                 f"b must have a's shape {tuple(a.s.shape)}, got {tuple(b.s.shape)}"
                 " (batch, channels, terms)"
             )
-        shift = torch.minimum(a.shift, b.shift).detach()
-        kept_a = shift_decay(a.shift.detach(), shift).unsqueeze(-1)
+        old = a.shift.detach()
+        if b.log_decay is not None and a.order is not None:
+            old = (old.square() - b.log_decay.detach()).sqrt()
+        shift = torch.minimum(old, b.shift.detach())
+        kept_a = shift_decay(a.shift.detach(), shift, b.log_decay).unsqueeze(-1)
         kept_b = shift_decay(b.shift.detach(), shift).unsqueeze(-1)
         a_empty, b_empty = a.shift.isposinf().unsqueeze(-1), b.shift.isposinf().unsqueeze(-1)
 
@@ -133,7 +146,8 @@ class State:
             both = x * kept_a + y * kept_b
             return torch.where(b_empty, x, torch.where(a_empty, y, both))
 
-        return State(join(a.s, b.s), join(a.z, b.z), shift, a.expansion)
+        log_decay = add_decays(a.log_decay, b.log_decay)
+        return State(join(a.s, b.s), join(a.z, b.z), shift, a.expansion, log_decay)
 
     def select(self, index: Tensor) -> "State":
         """Select rows of the batch; rows may be repeated or reordered, as in beam search.
@@ -164,16 +178,46 @@ class State:
         return moved
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "State":
-        return _unflatten(map(function, self.tensors().values()), self.expansion)
+        leaves, context = _flatten(self)
+        return _unflatten(map(function, leaves), context)
 
 
 _TENSORS = tuple(field.name for field in fields(State) if field.name != "expansion")
 
 
-def shift_decay(old: Tensor, new: Tensor) -> Tensor:
-    """Return the factor that moves a sum from shift `old` to `new`; both may be infinite."""
+def shift_decay(old: Tensor, new: Tensor, log_decay: Tensor | None = None) -> Tensor:
+    """Return the factor that moves a sum from shift `old` to `new`; both may be infinite.
+
+    With a log decay, the sum also decays.
+    """
     limit = empty_shift(old.dtype)
-    return decay(old.clamp(max=limit), new.clamp(max=limit))
+    old, new = old.clamp(max=limit), new.clamp(max=limit)
+    if log_decay is None:
+        return decay(old, new)
+    return torch.exp((new - old) * (new + old) + log_decay)
+
+
+def add_decays(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Return the log decay of two consecutive segments; None stands for 0."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def total_decay(
+    log_decay: Tensor, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None
+) -> Tensor:
+    """Return the log decay over all valid tokens of every sequence, [rows, D]."""
+    each = log_decay.expand(k.shape)
+    if key_mask is not None:
+        each = each.masked_fill(~key_mask.unsqueeze(-1), 0)
+    if cu_seqlens is None:
+        if log_decay.dim() == 1 and key_mask is None:
+            return (log_decay * k.shape[1]).expand(k.shape[0], -1)
+        return each.sum(1)
+    lengths = cu_seqlens.diff()
+    row = torch.repeat_interleave(lengths, output_size=k.shape[1])
+    return each.new_zeros(len(lengths), k.shape[2]).index_add(0, row, each[0])
 
 
 def empty_sums(
@@ -193,17 +237,22 @@ def empty_sums(
 # ---- pytree and torch.load(weights_only=True) ----------------------------------------------------
 
 
-def _flatten(state: State) -> tuple[list[Tensor], Expansion]:
-    return list(state.tensors().values()), state.expansion
+Context = tuple[Expansion, bool]  # the expansion, and whether there is a decay
 
 
-def _unflatten(leaves: Iterable[Any], expansion: Expansion) -> State:
-    return State(**dict(zip(_TENSORS, leaves, strict=True)), expansion=expansion)
+def _flatten(state: State) -> tuple[list[Tensor], Context]:
+    return list(state.tensors().values()), (state.expansion, state.log_decay is not None)
 
 
-def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Expansion]:
+def _unflatten(leaves: Iterable[Any], context: Context) -> State:
+    expansion, decays = context
+    names = _TENSORS if decays else _TENSORS[:-1]
+    return State(**dict(zip(names, leaves, strict=True)), expansion=expansion)
+
+
+def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Tensor]], Context]:
     # Not GetAttrKey: torch.export's guards confuse `.s` with `.shift`, as they share a prefix.
-    return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], state.expansion
+    return [(pytree.MappingKey(n), x) for n, x in state.tensors().items()], _flatten(state)[1]
 
 
 pytree.register_pytree_node(
@@ -211,8 +260,8 @@ pytree.register_pytree_node(
     _flatten,
     _unflatten,
     serialized_type_name="eattn.State",
-    to_dumpable_context=lambda expansion: [expansion.terms, expansion.radius],
-    from_dumpable_context=lambda numbers: expansion_from_terms(*numbers),
+    to_dumpable_context=lambda context: [context[0].terms, context[0].radius, context[1]],
+    from_dumpable_context=lambda numbers: (expansion_from_terms(*numbers[:2]), numbers[2]),
     flatten_with_keys_fn=_flatten_with_keys,
 )
 torch.serialization.add_safe_globals([State, Taylor, Quadrature])

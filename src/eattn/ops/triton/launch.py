@@ -212,7 +212,7 @@ def backward(
     call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
     args = (*_strided(q, k, v), *call.layout(k), follows, a, y, m, dk, dv, L, D)
     call.tuned("key_gradients", call.slots(k), *args, lent=causal and a is dv, CAUSAL=causal)
-    return dq, dk, dv, ds, dz
+    return dq, dk, dv, ds, dz, None
 
 
 def _adjoints(dk: Tensor, dv: Tensor, real: torch.dtype, causal: bool) -> tuple[Tensor, ...]:
