@@ -1,7 +1,8 @@
 """Inputs, oracle and tolerances for tests of the operator.
 
 A `Case` holds the arguments of a call of `ea_series`. `oracle` computes its `Answer` in float64
-with the quadratic reference and plain autograd; `run` computes it with a backend.
+with the quadratic reference (the recurrence, if there is decay) and plain autograd; `run` computes
+it with a backend.
 """
 
 import functools
@@ -78,6 +79,7 @@ class Case:
     causal: bool
     key_mask: Tensor | None = None
     cu_seqlens: Tensor | None = None
+    log_decay: Tensor | None = None
     state: State | None = None
     seed: int = 0
     # Whether the loss includes the final state, whose powers of k may dominate the gradients of y.
@@ -87,9 +89,9 @@ class Case:
         """Round the inputs to dtype, and the state to the dtype of the sums."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         state = None if self.state is None else self.state.to(wide)
-        return replace(
-            self, q=self.q.to(dtype), k=self.k.to(dtype), v=self.v.to(dtype), state=state
-        )
+        decay = None if self.log_decay is None else self.log_decay.to(wide)
+        q, k, v = (x.to(dtype) for x in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v, log_decay=decay, state=state)
 
     def gradients(self, y: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Return fixed cotangents of y, s and z, in float64."""
@@ -118,7 +120,10 @@ def make(
     seed: int = 0,
     scale: float = 0.7,
 ) -> Case:
-    """Make a random case; `with_` contains any of "mask", "packed" and "state"."""
+    """Make a random case.
+
+    `with_` contains any of "mask", "packed", "state", and "decay" (constant) or "gate" (per token).
+    """
     B, L, D = shape
     Lk = L if keys is None else keys
     q = draw(B, L, D, seed=seed, scale=scale)
@@ -138,6 +143,11 @@ def make(
         earlier = draw(2, rows, 4, D, seed=seed + 5, scale=scale).unbind()
         sums = reference.accumulate_expanded(*earlier, expansion=expansion)
         case = replace(case, state=State(*sums, expansion))
+    if "decay" in with_:
+        case = replace(case, log_decay=-draw(D, seed=seed + 6).exp() / 4)
+    if "gate" in with_:
+        gate = -draw(B, Lk, D, seed=seed + 6, scale=2.0, mean=-2.0).exp()
+        case = replace(case, log_decay=gate.masked_fill(gate < -10, -torch.inf))
     return case
 
 
@@ -152,36 +162,42 @@ def padded(x: Tensor, mask: Tensor, fill: float) -> Tensor:
 class Answer:
     y: Tensor
     state: State
-    grads: dict[str, Tensor]  # of q, k, v, and of s, z if the case has a state
+    grads: dict[str, Tensor]  # of q, k, v, and of log_decay, s, z if the case has them
 
 
 def oracle(case: Case) -> Answer:
-    """Compute the case in float64 with the quadratic reference, differentiated by autograd."""
+    """Compute the case in float64 with a reference, differentiated by autograd."""
     case = case.to(torch.float64)
     inputs = _leaves(case)
-    q, k, v, *sz = inputs.values()
-    initial = None if case.state is None else (*sz, case.state.shift)
-    mask = case.key_mask
-    if case.cu_seqlens is None:
-        y = reference.ea_expanded(
-            q, k, v, expansion=case.expansion, causal=case.causal, key_mask=mask, state=initial
-        )
-        state = reference.accumulate_expanded(
-            k, v, expansion=case.expansion, key_mask=mask, state=initial
-        )
+    q, k, v, log_decay, s, z = map(inputs.get, _LEAVES)
+    offsets = None if case.cu_seqlens is None else case.cu_seqlens.tolist()
+    if offsets is None:
+        spans = [(slice(None), slice(None))]
     else:
-        ys, states = [], []
-        offsets = case.cu_seqlens.tolist()
-        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
-            row = None if initial is None else tuple(x[i : i + 1] for x in initial)
-            part = None if mask is None else mask[:, a:b]
-            q_, k_, v_ = q[:, a:b], k[:, a:b], v[:, a:b]
-            options = dict(expansion=case.expansion, key_mask=part, state=row)
-            ys.append(reference.ea_expanded(q_, k_, v_, causal=case.causal, **options))
-            states.append(reference.accumulate_expanded(k_, v_, **options))
-        y = torch.cat(ys, 1)
-        state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
-    return _answer(case, y, State(*state, case.expansion), inputs)
+        spans = [(slice(i, i + 1), slice(*of)) for i, of in enumerate(itertools.pairwise(offsets))]
+    ys, states, totals = [], [], []
+    for row, span in spans:
+        tokens = q[:, span], k[:, span], v[:, span]
+        options = dict(
+            expansion=case.expansion,
+            key_mask=None if case.key_mask is None else case.key_mask[:, span],
+            state=None if case.state is None else (s[row], z[row], case.state.shift[row]),
+        )
+        if log_decay is None:
+            ys.append(reference.ea_expanded(*tokens, causal=case.causal, **options))
+            states.append(reference.accumulate_expanded(*tokens[1:], **options))
+            continue
+        each = log_decay.expand(k.shape)[:, span]
+        early = tokens[1].shape[1] - tokens[0].shape[1]
+        queries = torch.cat([tokens[1][:, :early], tokens[0].expand(len(k), -1, -1)], 1)
+        y, state = reference.ea_decayed(queries, *tokens[1:], each, **options)
+        mask = options["key_mask"]
+        totals.append((each if mask is None else each * mask.unsqueeze(-1)).nansum(1))
+        ys.append(y[:, early:])
+        states.append(state)
+    sums = (torch.cat(parts) for parts in zip(*states, strict=True))
+    state = State(*sums, case.expansion, torch.cat(totals) if totals else None)
+    return _answer(case, torch.cat(ys, 1), state, inputs)
 
 
 def expected(shape: tuple[int, int, int], dtype: torch.dtype, **of: Any) -> tuple[Case, Answer]:
@@ -211,7 +227,7 @@ def poisoned_memory() -> Iterator[None]:
 def run(case: Case, backend: str | None) -> Answer:
     """Compute the case with a backend, in the dtype of the case."""
     inputs = _leaves(case)
-    q, k, v, *sz = inputs.values()
+    q, k, v, log_decay, s, z = map(inputs.get, _LEAVES)
     y, state = ea_series(
         q,
         k,
@@ -220,26 +236,42 @@ def run(case: Case, backend: str | None) -> Answer:
         causal=case.causal,
         key_mask=case.key_mask,
         cu_seqlens=case.cu_seqlens,
-        state=None if case.state is None else State(*sz, case.state.shift, case.expansion),
+        log_decay=log_decay,
+        state=None if case.state is None else State(s, z, case.state.shift, case.expansion),
         return_state=True,
         backend=backend,
     )
     return _answer(case, y, state, inputs)
 
 
+_LEAVES = ("q", "k", "v", "log_decay", "s", "z")
+
+
 def _leaves(case: Case) -> dict[str, Tensor]:
     tensors = {"q": case.q, "k": case.k, "v": case.v}
+    if case.log_decay is not None:
+        tensors["log_decay"] = case.log_decay
     if case.state is not None:
         tensors |= {"s": case.state.s, "z": case.state.z}
     return {name: x.detach().clone().requires_grad_() for name, x in tensors.items()}
 
 
 def _answer(case: Case, y: Tensor, state: State, inputs: dict[str, Tensor]) -> Answer:
+    if case.log_decay is not None:
+        state = unshifted(state)
     outputs = (y, state.s, state.z) if case.through_state else (y,)
     cotangents = [g.to(x.dtype) for g, x in zip(case.gradients(y, state), outputs, strict=False)]
     grads = torch.autograd.grad(outputs, list(inputs.values()), cotangents)
     detached = tree_map(Tensor.detach, state)
     return Answer(y.detach(), detached, dict(zip(inputs, grads, strict=True)))
+
+
+def unshifted(state: State) -> State:
+    """Return the state at a shift of 0. With decay, a backend may choose any shift."""
+    shift = state.shift.detach()
+    factor = torch.exp(-shift.square()).unsqueeze(-1)
+    shift = shift.where(shift.isinf(), 0)
+    return replace(state, s=state.s * factor, z=state.z * factor, shift=shift)
 
 
 # Tolerances as multiples of kappa * eps. Errors of random cases are below 1.
@@ -269,6 +301,9 @@ def assert_answers(got: Answer, want: Answer, case: Case) -> None:
 
 def assert_state(got: State, want: State, case: Case, eps: float) -> None:
     torch.testing.assert_close(got.shift.double(), want.shift, rtol=eps, atol=0)
+    if want.log_decay is not None:
+        total, size = got.log_decay.double(), case.k.shape[1]
+        torch.testing.assert_close(total, want.log_decay, rtol=size * eps, atol=0)
     for name, x, y in (("s", got.s, want.s), ("z", got.z, want.z)):
         biggest = want.z[..., ::2].sum(-1, keepdim=True) * (1 + _size(case.v))
         excess = (x.double() - y).abs() - 4 * eps * (y.abs() + biggest)

@@ -28,7 +28,23 @@ def op_arguments(backend, expansion, causal, with_):
     key_mask = torch.rand(q.shape[:2]) > 0.3 if "mask" in with_ else None
     cu = torch.tensor([0, 7, 20], dtype=torch.int32) if "packed" in with_ else None
     numbers = expansion.terms, expansion.radius
-    return q, k, v, key_mask, cu, s, z, shift, *numbers, causal, backend, True
+    decay = None
+    if "decay" in with_:
+        decay = torch.rand(5).neg().requires_grad_()
+    elif "gate" in with_:
+        decay = torch.rand(q.shape).neg().requires_grad_()
+    return q, k, v, key_mask, cu, s, z, shift, decay, *numbers, causal, backend, True
+
+
+@every_backend
+@pairwise(
+    "with_, expansion",
+    ["decay", "gate mask", "packed decay", "packed gate mask state"],
+    [Taylor(4), Quadrature(9), Quadrature(65)],
+)
+def test_opcheck_passes_with_decay(backend, expansion, with_):
+    arguments = op_arguments(backend, expansion, True, with_)
+    torch.library.opcheck(torch.ops.eattn.ea_series, arguments)
 
 
 @every_backend

@@ -38,6 +38,27 @@ def test_backend_matches_reference(backend, causal, expansion, dtype, shape, wit
 
 
 @every_backend
+@pairwise(
+    "with_, shape, dtype, expansion",
+    ["decay", "decay state", "gate", "gate mask state"],
+    SHAPES,
+    DTYPES,
+    EVERY_EXPANSION,
+)
+def test_decay_matches_reference(backend, expansion, dtype, shape, with_):
+    case, want = expected(shape, dtype, expansion=expansion, causal=True, with_=with_)
+    assert_answers(run(case, backend), want, case)
+
+
+@every_backend
+@pairwise("with_, shape, expansion", ["decay", "gate mask state"], PACKED, EVERY_EXPANSION)
+def test_packed_decay_matches_reference(backend, expansion, shape, with_):
+    options = dict(expansion=expansion, causal=True, with_=f"packed {with_}")
+    case, want = expected(shape, torch.float32, **options)
+    assert_answers(run(case, backend), want, case)
+
+
+@every_backend
 @pairwise(NAMES, ["packed", "packed mask state"], PACKED, *COMMON)
 def test_packed_sequences_match_reference(backend, causal, expansion, dtype, shape, with_):
     case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)
@@ -53,7 +74,12 @@ def test_cross_attention_matches_reference(backend, expansion, keys, with_):
 
 
 @every_backend
-@pairwise("with_, keys, expansion", ["", "mask", "mask state"], [34, 70, 100], EVERY_EXPANSION)
+@pairwise(
+    "with_, keys, expansion",
+    ["", "mask", "mask state", "decay", "gate mask state"],
+    [34, 70, 100],
+    EVERY_EXPANSION,
+)
 def test_fewer_queries_are_aligned_with_the_last_keys(backend, expansion, keys, with_):
     options = dict(expansion=expansion, causal=True, with_=with_, keys=keys)
     case, want = expected((2, 33, 5), torch.float32, **options)

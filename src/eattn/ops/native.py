@@ -18,16 +18,16 @@ from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums, dense, kernel_sum
 from eattn.ops.state import empty_sums
 
 LIBRARY = Path(__file__).with_name("_native.so")
-ABI = 4
+ABI = 5
 CHECKPOINT = 64  # same as kCheckpoint in native/io.h
 
 IO = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 # The fields of EattnArgs in native/args.h, in the same order. A view is a pointer and three
 # strides; a missing tensor is passed as zeros. The radius is the only float.
-_VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv")
+_VIEWS = ("q", "k", "v", "y", "gy", "dq", "dk", "dv", "g", "dg")
 _STATES = ("s0", "z0", "m0", "s1", "z1", "m1", "gs", "gz", "ds", "dz")
-_POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved")
+_POINTERS = ("key_mask", "cu_seqlens", *_STATES, "saved", "dg_sums")
 _NUMBERS = ("B", "Lq", "Lk", "D", "R", "terms", "causal", "io", "threads", "radius")
 _NO_STRIDES = (0, 0, 0)
 _ARGS = struct.Struct(f"@{4 * len(_VIEWS) + len(_POINTERS) + len(_NUMBERS) - 1}qd")
@@ -100,12 +100,15 @@ def saved_shape(q: Tensor, cu_seqlens: Tensor | None, expansion: Expansion) -> t
     """
     if expansion.wide:
         return grid.saved_shape(q)
-    B, L, D = q.shape
+    return _slots(q, cu_seqlens), 2 * expansion.terms + 1, q.shape[2]
+
+
+def _slots(q: Tensor, cu_seqlens: Tensor | None) -> int:
+    """Return the number of checkpoints; packed sequences do not use all of them."""
+    B, L, _ = q.shape
     if cu_seqlens is None:
-        slots = B * ((L + CHECKPOINT - 1) // CHECKPOINT)
-    else:
-        slots = L // CHECKPOINT + cu_seqlens.shape[0]
-    return slots, 2 * expansion.terms + 1, D
+        return B * ((L + CHECKPOINT - 1) // CHECKPOINT)
+    return L // CHECKPOINT + cu_seqlens.shape[0]
 
 
 def _call(
@@ -124,6 +127,8 @@ def _call(
     q, k, v, key_mask, cu_seqlens, *_ = inputs
     (B, Lq, D), Lk, wide = q.shape, k.shape[1], real == torch.float64
     tensors["q"], tensors["k"], tensors["v"] = q, k, v
+    if inputs.log_decay is not None:
+        tensors["g"] = inputs.log_decay.expand(k.shape)
     if key_mask is not None:
         tensors["key_mask"] = dense(key_mask, torch.bool)
     if cu_seqlens is not None:
@@ -187,5 +192,11 @@ def backward(
     for name, x in {"gs": gs, "gz": gz, "s1": final[0], "z1": final[1]}.items():
         tensors[name] = kernel_sums(x, expansion, real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
+    if inputs.log_decay is not None and inputs.log_decay.dim() == 1:
+        slots = _slots(inputs.q, inputs.cu_seqlens)
+        tensors["dg_sums"] = torch.zeros(slots, D, dtype=real)
+    elif inputs.log_decay is not None:
+        tensors["dg"] = torch.empty(inputs.k.shape, dtype=real)
     _call("eattn_backward", inputs, tensors, rows, real, expansion, causal, isa)
-    return dq, dk, dv, ds, dz, None
+    sums = tensors.get("dg_sums")
+    return dq, dk, dv, ds, dz, tensors.get("dg") if sums is None else sums.sum(0)

@@ -79,7 +79,7 @@ EattnArgs single_thread_if_forked(const EattnArgs *args) {
 }  // namespace
 
 // Increment when EattnArgs changes, so that Python rejects an outdated library.
-EATTN_API int eattn_abi() { return 4; }
+EATTN_API int eattn_abi() { return 5; }
 
 // Python compares this with the size of its own list of fields.
 EATTN_API int eattn_args_size() { return int(sizeof(EattnArgs)); }
