@@ -48,7 +48,8 @@ def _eager_saved_shape(q: Tensor, _: Tensor | None, expansion: Expansion) -> tup
 
 def _native(name: str, isa: str | None = None) -> Backend:
     forward, backward = partial(native.forward, isa=isa), partial(native.backward, isa=isa)
-    return Backend(name, forward, backward, native.saved_shape, "cpu", native.unavailable(isa))
+    why_not = native.unavailable(isa)
+    return Backend(name, forward, backward, native.saved_shape, "cpu", why_not, decays=True)
 
 
 # Fastest first. Eager always fits, so the entries after it are only used by name. `why_not` is

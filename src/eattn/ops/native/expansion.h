@@ -8,6 +8,7 @@
 //   kPrepares         whether making a Point takes exponentials
 //   magnitude(k)      per-key magnitude whose running minimum is the shift
 //   weight(k, m)      factor of a key's features at shift m
+//   kShifts           whether keys have a magnitude; if not, the shift is always 0
 //   slope(k)          d/dk log of the weight and of the features' common factor
 //   kLift             power of two that multiplies the sums of the backward
 //   min_den(gy)       below this den all keys are too far away to have a gradient

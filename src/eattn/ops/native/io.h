@@ -130,13 +130,14 @@ template <class T> struct Rows {
   INLINE V operator[](int t) const { return load(data + t * stride); }
 };
 
-// A tile to read: in place, or a packed copy.
+// A tile to read: in place, or a packed copy. The rows of a missing tensor have no data.
 struct Input {
   alignas(64) Real packed[kTile * kLanes];
   Rows<const Real> rows;
 
   INLINE explicit Input(const Window &w) : rows{packed, kLanes} {
-    if (w.direct()) rows = {(const Real *)w.x.data + w.offset(), w.x.sl};
+    if (!w.x.data) rows.data = nullptr;
+    else if (w.direct()) rows = {(const Real *)w.x.data + w.offset(), w.x.sl};
     else pack(packed, w);
   }
 };
@@ -152,7 +153,8 @@ struct Sink : Rows<Real> {
   }
 };
 
-// A tile to write; it is complete in the tensor when this object goes out of scope.
+// A tile to write; it is complete in the tensor when this object goes out of scope. Rows of a
+// missing tensor are discarded.
 struct Output {
   alignas(64) Real packed[kTile * kLanes];
   Window w;
@@ -160,14 +162,14 @@ struct Output {
 
   INLINE Output(const Window &window, int64_t tensor_bytes) : w(window) {
     rows = {{packed, kLanes}, false};
-    if (!w.direct()) return;
+    if (!w.x.data || !w.direct()) return;
     Real *data = (Real *)w.x.data + w.offset();
     const bool aligned =
         uintptr_t(data) % kBytes == 0 && w.x.sl * int64_t(sizeof(Real)) % kBytes == 0;
     rows = {{data, w.x.sl}, aligned && tensor_bytes >= kStreamBytes};
   }
   INLINE ~Output() {
-    if (!w.direct()) unpack(packed, w);
+    if (w.x.data && !w.direct()) unpack(packed, w);
   }
 };
 
@@ -222,6 +224,9 @@ struct Spot : Channels {
   }
   INLINE Window keys(const EattnView &x) const {
     return {x, int(a.io), g.row, g.k + t, d, rows, lanes};
+  }
+  INLINE Window decays(const EattnView &x) const {
+    return {x, kIoSame, g.row, g.k + t, d, rows, lanes};
   }
   INLINE int64_t query_bytes() const { return a.B * a.Lq * a.D * int64_t(sizeof(Real)); }
   INLINE int64_t key_bytes() const { return a.B * a.Lk * a.D * int64_t(sizeof(Real)); }

@@ -2,7 +2,8 @@
 // This file is compiled once per (EATTN_ISA, EATTN_REAL); api.cpp selects a version at run time.
 //
 // The work is split into (sequence, group of channel blocks) and, if these are fewer than
-// the threads, along time. The split does not change any bit of the result (see scan.h).
+// the threads and there is no decay, along time. The split does not change any bit of the result
+// (see scan.h).
 #include "memory.h"
 #include "parallel.h"
 #include "tiles.h"
@@ -35,7 +36,7 @@ struct Plan {
     if (groups < ceil_div(blocks, kWidest)) groups = ceil_div(blocks, kWidest);
     while (groups < blocks && a.R * groups % threads && a.R * groups < 4 * threads) ++groups;
     const int64_t longest = a.Lq > a.Lk ? a.Lq : a.Lk;
-    over_time = a.R * groups < threads && longest >= 2 * kChunk;
+    over_time = a.R * groups < threads && longest >= 2 * kChunk && !a.g.data;
   }
   INLINE Group group(int64_t i) const {
     const int64_t begin = blocks * i / groups;
@@ -110,7 +111,7 @@ struct Series {
 
   void accumulate(const Spot &at, Block b) const {
     const Input k(at.keys(a.k)), v(at.keys(a.v));
-    tiles.accumulate({at.rows, at.mask(), k.rows, v.rows, {}, {}}, b);
+    tiles.accumulate({at.rows, at.mask(), k.rows, v.rows, {}, {}, {}}, b);
   }
 
   // ---- causal forward (Eq. 6) ------------------------------------------------------------------
@@ -119,9 +120,9 @@ struct Series {
     each(g, group, begin, end, [&](const Spot &at, int64_t i) {
       if (at.t != begin && at.t % kChunk == 0) fold(b[i]);
       if (a.saved && at.t % kCheckpoint == 0) save(at, at.t, b[i]);
-      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q));
+      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q)), g(at.decays(a.g));
       const Output y(at.queries(a.y), at.query_bytes());
-      tiles.causal({at.rows, at.mask(), k.rows, v.rows, q.rows, {}}, b[i], y.rows);
+      tiles.causal({at.rows, at.mask(), k.rows, v.rows, q.rows, {}, g.rows}, b[i], y.rows);
     });
     stream_fence();
   }
@@ -158,7 +159,7 @@ struct Series {
         each(g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
           const Input k(at.keys(a.k));
           V &m = sums[c * n + i].shift();
-          m = tiles.smallest({at.rows, at.mask(), k.rows, {}, {}, {}}, m);
+          m = tiles.smallest({at.rows, at.mask(), k.rows, {}, {}, {}, {}}, m);
         });
       });
       for (int64_t i = 0; i < n; ++i) {
@@ -225,27 +226,46 @@ struct Series {
     each_block(g, group, [&](const Channels &c, int64_t i) { restore(c, begin, b[i]); });
     each(g, group, begin, end, [&](const Spot &at, int64_t i) {
       const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q)), gy(at.queries(a.gy));
+      const Input g(at.decays(a.g));
       const Output dq(at.queries(a.dq), at.query_bytes());
-      tiles.causal_dq({at.rows, at.mask(), k.rows, v.rows, q.rows, gy.rows}, b[i], dq.rows,
+      tiles.causal_dq({at.rows, at.mask(), k.rows, v.rows, q.rows, gy.rows, g.rows}, b[i], dq.rows,
                       to.at(at.t - begin, i * kLanes));
     });
   }
 
-  // Compute dk and dv of tokens [begin, end) in reverse; the whole walk starts at `limit`.
+  // The gradient of the log decay of the token after a span: the product of the sums at its end
+  // with the reverse sums of all later tokens.
+  V decay_gradient(Block forward, Block reverse) const {
+    const int N = tiles.terms;
+    V s[2 * kMaxTerms], r[2 * kMaxTerms], sum{};
+    total(s, forward);
+    total(r, reverse);
+    for (int n = 0; n < N; ++n)
+      sum = fma(fma(s[n], r[N + n], -(s[N + n] * r[n])), splat(tiles.c[n] / tiles.lift), sum);
+    return sum;
+  }
+
+  // Compute dk and dv of tokens [begin, end) in reverse; the whole walk starts at `limit`. With
+  // decay also dg, which starts at `decays`, one V per block.
   void dkdv_span(const Sequence &g, Group group, int64_t begin, int64_t end, int64_t limit,
-                 Blocks b, Adjoint from) const {
+                 Blocks b, Adjoint from, V *decays = nullptr) const {
     each_backwards(g, group, begin, end, [&](const Spot &at, int64_t i) {
       const int64_t after = at.t + at.rows;
       if (after != limit && after % kChunk == 0) fold(b[i]);
-      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q));
+      const Input k(at.keys(a.k)), v(at.keys(a.v)), q(at.queries(a.q)), decay(at.decays(a.g));
       const Window wk = at.keys(a.dk), wv = at.keys(a.dv);
       const Adjoint here = from.at(at.t - begin, i * kLanes);
       // If dk and dv hold the adjoints, their rows are still to be read: do not bypass the cache.
       const bool lent = here.a == (Real *)a.dv.data + wv.offset();
       const int64_t bytes = lent ? 0 : at.key_bytes();
-      const Output dk(wk, bytes), dv(wv, bytes);
-      tiles.causal_dkdv({at.rows, at.mask(), k.rows, v.rows, q.rows, {}}, b[i], dk.rows, dv.rows,
-                        here);
+      const Output dk(wk, bytes), dv(wv, bytes), dg(at.decays(a.dg), at.key_bytes());
+      DecayGradient gradient{decays ? decays[2 * i] : V{}, decays ? decays[2 * i + 1] : V{},
+                             a.dg.data ? dg.rows : Sink{}};
+      tiles.causal_dkdv({at.rows, at.mask(), k.rows, v.rows, q.rows, {}, decay.rows}, b[i],
+                        dk.rows, dv.rows, here, gradient);
+      if (!decays) return;
+      decays[2 * i] = gradient.now;
+      decays[2 * i + 1] = gradient.sum;
     });
   }
 
@@ -262,12 +282,26 @@ struct Series {
       const BlockScratch forward = blocks(group.count), reverse = blocks(group.count);
       Scratch<Real> memory(3 * kCheckpoint * group.count * kLanes);
       const Adjoint between = adjoint(memory, kCheckpoint, group.count);
+      const Scratch<V> decays(2 * group.count);  // of each block, as in DecayGradient
       each_block(g, group,
                  [&](const Channels &c, int64_t i) { start_reverse(c, reverse[i]); });
       for (int64_t t = (g.lk - 1) / kCheckpoint * kCheckpoint; t >= 0 && g.lk; t -= kCheckpoint) {
         const int64_t end = smaller(t + kCheckpoint, g.lk);
         dq_span(g, group, t, end, forward, between);
-        dkdv_span(g, group, t, end, g.lk, reverse, between);
+        if (!a.g.data) {
+          dkdv_span(g, group, t, end, g.lk, reverse, between);
+          continue;
+        }
+        for (int64_t i = 0; i < group.count; ++i) {
+          decays[2 * i] = decay_gradient(forward[i], reverse[i]);
+          decays[2 * i + 1] = V{};
+        }
+        dkdv_span(g, group, t, end, g.lk, reverse, between, decays.data);
+        each_block(g, group, [&](const Channels &c, int64_t i) {
+          if (a.dg_sums)
+            store_lanes((Real *)a.dg_sums + (g.slot + t / kCheckpoint) * a.D + c.d,
+                        decays[2 * i + 1], c.lanes);
+        });
       }
       stream_fence();
       each_block(g, group,
@@ -311,7 +345,7 @@ struct Series {
           start(sums[c * n + i], load(between.at(end(c + 1) - 1, i * kLanes).m));
         each_backwards(g, group, end(c), end(c + 1), [&](const Spot &at, int64_t i) {
           const Input q(at.queries(a.q));
-          tiles.reverse_sums({at.rows, nullptr, {}, {}, q.rows, {}}, sums[c * n + i],
+          tiles.reverse_sums({at.rows, nullptr, {}, {}, q.rows, {}, {}}, sums[c * n + i],
                              between.at(at.t, i * kLanes));
         });
       });
@@ -394,7 +428,7 @@ struct Series {
                [&](const Spot &at, int64_t i) {
                  const Input q(at.queries(a.q));
                  const Output y(at.queries(a.y), at.query_bytes());
-                 tiles.readout({at.rows, nullptr, {}, {}, q.rows, {}}, b[i].prefix, y.rows);
+                 tiles.readout({at.rows, nullptr, {}, {}, q.rows, {}, {}}, b[i].prefix, y.rows);
                });
         });
   }
@@ -414,7 +448,7 @@ struct Series {
                [&](const Spot &at, int64_t i) {
                  const Input q(at.queries(a.q)), gy(at.queries(a.gy));
                  const Output dq(at.queries(a.dq), at.query_bytes());
-                 tiles.full_dq({at.rows, nullptr, {}, {}, q.rows, gy.rows}, base.data + i * size,
+                 tiles.full_dq({at.rows, nullptr, {}, {}, q.rows, gy.rows, {}}, base.data + i * size,
                                sums[i], dq.rows);
                });
         },
@@ -432,7 +466,7 @@ struct Series {
                [&](const Spot &at, int64_t i) {
                  const Input k(at.keys(a.k)), v(at.keys(a.v));
                  const Output dk(at.keys(a.dk), at.key_bytes()), dv(at.keys(a.dv), at.key_bytes());
-                 tiles.full_dkdv({at.rows, at.mask(), k.rows, v.rows, {}, {}}, b[i].prefix,
+                 tiles.full_dkdv({at.rows, at.mask(), k.rows, v.rows, {}, {}, {}}, b[i].prefix,
                                  b[i].shift(), dk.rows, dv.rows);
                });
         });

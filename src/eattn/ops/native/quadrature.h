@@ -15,7 +15,7 @@ namespace {
 // for keys. x is clamped to [-reach, reach]; its gradient is that of the clamped value, not 0, so
 // that training can move x back onto the grid.
 struct Gaussians {
-  static constexpr bool kPrepares = true;
+  static constexpr bool kPrepares = true, kShifts = false;
   static constexpr Real kLift = kDouble ? 1 : Real(256);
   static constexpr bool kHasFar = true;
   // Below this den a query has no key near, and below this z a node has no keys (smallest_den).

@@ -65,6 +65,12 @@ INLINE V abs(V x) { return V(I(x) & std::numeric_limits<Int>::max()); }
 INLINE V min(V a, V b) { return a < b ? a : b; }  // b when a is NaN
 INLINE V max(V a, V b) { return a > b ? a : b; }
 
+INLINE V sqrt(V x) {
+  for (int i = 0; i < kLanes; ++i)
+    x[i] = kDouble ? Real(__builtin_sqrt(x[i])) : Real(__builtin_sqrtf(float(x[i])));
+  return x;
+}
+
 INLINE V fma(V a, V b, V c) {
 #if defined(__AVX512F__)
   if constexpr (kDouble) return V(_mm512_fmadd_pd(__m512d(a), __m512d(b), __m512d(c)));

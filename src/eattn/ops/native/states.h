@@ -21,8 +21,9 @@ void store_sums(void *s, void *z, const V *sums, int terms, int64_t r, const Cha
     store_lanes((Real *)z + at, sums[terms + n], c.lanes);
   }
 }
+// Channels beyond D have shift 0, so that no key of theirs replaces it.
 INLINE V load_shift(const void *m, const Channels &c) {
-  return load_lanes((const Real *)m + c.g.index * c.a.D + c.d, c.lanes, kInf);
+  return load_lanes((const Real *)m + c.g.index * c.a.D + c.d, c.lanes, 0);
 }
 
 void load_initial(const Channels &c, Block b) {
@@ -51,7 +52,7 @@ void save(const Channels &c, int64_t t, Block b) {
 }
 void restore(const Channels &c, int64_t t, Block b) {
   const Real *at = checkpoint(c, t, b.terms);
-  start(b, load_lanes(at + 2 * b.terms * c.a.D + c.d, c.lanes, kInf));
+  start(b, load_lanes(at + 2 * b.terms * c.a.D + c.d, c.lanes, 0));
   load_sums(b.prefix, b.terms, at, at + b.terms * c.a.D, 0, c);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 // The code that is the same for any order.
 struct Powers {
-  static constexpr bool kPrepares = false, kHasFar = false;
+  static constexpr bool kPrepares = false, kHasFar = false, kShifts = true;
   using Point = V;
 
   // gy q^n / den may be 1e-40 (gradient of a mean over many tokens, large keys) or 1e30 (large
