@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from eattn._checks import check_bool
 from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
 from eattn.nn.base import Mixer, check_causal_only
@@ -138,7 +139,7 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
     decays = [option for option in options if option in DECAYS]
-    if decays:
+    if decays and not check_bool("causal", causal):
         kept = [option for option in options if option not in DECAYS]
         check_causal_only(whole, causal, instead="+".join([name, *kept]))
     center: Center = "learned" if causal else "mean"
