@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -23,6 +24,12 @@ CASES = {
     or "full": flags
     for flags in itertools.product((False, True), repeat=3)
 }
+DECAYED = {
+    "decay": (True, False, False, "decay"),
+    "gate": (True, False, False, "gate"),
+    "mask-state-decay": (True, True, True, "decay"),
+    "mask-state-gate": (True, True, True, "gate"),
+}
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -40,6 +47,19 @@ def mine(x: Tensor) -> Tensor:
     return x[:, first:last]
 
 
+def own(x: Tensor) -> Tensor:
+    """Return a copy of this rank's shard of x, or of all of x if it has no tokens."""
+    return (x if x.dim() == 1 else mine(x)).detach().clone()
+
+
+def gradients(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of a shard, or the sum over the ranks if x has no tokens."""
+    assert part.grad is not None and whole.grad is not None
+    if whole.dim() == 1:
+        return summed(part.grad), whole.grad
+    return part.grad, mine(whole.grad)
+
+
 def off(ours: Tensor, theirs: Tensor) -> float:
     return (ours - theirs).detach().abs().max().item() if ours.numel() else 0.0
 
@@ -50,8 +70,30 @@ def summed(x: Tensor) -> Tensor:
     return total
 
 
+def draw_decay(kind: str, rows: int, L: int) -> list[Tensor]:
+    """Return a log decay per channel, or a gate per token that is -inf for one of them."""
+    if kind == "decay":
+        return [-draw(D, seed=9).exp() / 4]
+    gate = -draw(rows, L, D, seed=9).exp() / 4
+    gate[0, L // 3, 0] = -torch.inf
+    return [gate] if kind == "gate" else []
+
+
+def unshifted(state: State) -> State:
+    """Return the state at a shift of 0. With decay, a shift may be any number."""
+    if state.log_decay is None:
+        return state
+    factor = torch.exp(-state.shift.square()).unsqueeze(-1)
+    return replace(state, s=state.s * factor, z=state.z * factor, shift=state.log_decay.exp())
+
+
 def compare(
-    expansion: Expansion, causal: bool, masked: bool, stated: bool, far: float = 0.0
+    expansion: Expansion,
+    causal: bool,
+    masked: bool,
+    stated: bool,
+    decay: str = "",
+    far: float = 0.0,
 ) -> float:
     """Return the largest error of y, the last state and all gradients.
 
@@ -60,8 +102,8 @@ def compare(
     L = bounds()[-1]
     away = torch.linspace(far, 0, L, dtype=torch.float64).view(L, 1)
     q, k, v = (draw(B, L, D, seed=i) for i in range(3))
-    whole = [x.requires_grad_() for x in (q, k + away, v)]
-    parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
+    whole = [x.requires_grad_() for x in (q, k + away, v, *draw_decay(decay, B, L))]
+    parts = [own(x).requires_grad_() for x in whole]
     mask = draw(B, L, seed=4) > -0.3 if masked else None
     if mask is not None:
         mask[1, : L // 2] = False
@@ -71,21 +113,33 @@ def compare(
     for _ in range(2):
         start = [draw(B, D, expansion.terms, seed=i).square().requires_grad_() for i in (6, 7)]
         states.append(State(*start, shift, expansion) if stated else None)
-    y, last = eattn.ea_series(*whole, **options, key_mask=mask, state=states[0], return_state=True)
-    ours, ours_last = distributed.ea_series(
-        *parts,
+    y, last = eattn.ea_series(
+        *whole[:3],
         **options,
+        key_mask=mask,
+        log_decay=whole[3] if decay else None,
+        state=states[0],
+        return_state=True,
+    )
+    ours, ours_last = distributed.ea_series(
+        *parts[:3],
+        **options,
+        log_decay=parts[3] if decay else None,
         key_mask=None if mask is None else mine(mask),
         state=states[1],
         return_state=True,
     )
     assert not expansion.wide or ours_last.s.is_contiguous()
+    last, ours_last = unshifted(last), unshifted(ours_last)
     share = 1 / dist.get_world_size()  # every rank adds its part of the loss of the shared state
-    ((y * weight).sum() + last.s.sin().sum() + last.z.cos().sum()).backward()
-    of_state = ours_last.s.sin().sum() + ours_last.z.cos().sum()
-    ((ours * mine(weight)).sum() + share * of_state).backward()
+    of_states = [
+        x.s.sin().sum() + x.z.cos().sum() + (x.shift.sum() if decay else 0)
+        for x in (last, ours_last)
+    ]
+    ((y * weight).sum() + of_states[0]).backward()
+    ((ours * mine(weight)).sum() + share * of_states[1]).backward()
     errors = [off(ours, mine(y)), *map(off, tree_leaves(ours_last), tree_leaves(last))]
-    errors += [off(a.grad, mine(b.grad)) for a, b in zip(parts, whole, strict=True)]
+    errors += [off(*gradients(*pair)) for pair in zip(parts, whole, strict=True)]
     if stated:
         errors += [
             off(summed(getattr(states[1], x).grad), getattr(states[0], x).grad) for x in ("s", "z")
@@ -112,31 +166,37 @@ def compare_cross(expansion: Expansion, masked: bool) -> float:
     return max(off(ours, mine(y)), *errors)
 
 
-def compare_packed(expansion: Expansion) -> float:
+def compare_packed(expansion: Expansion, decay: str = "") -> float:
     """Return the largest error for packed sequences that end at, cross or lie within shards."""
     edges = bounds()
     L = edges[-1]
     starts = sorted({0, 1, 2, edges[1] - 1, edges[-2], L - 1, L})
-    whole = [draw(1, L, D, seed=i).requires_grad_() for i in range(3)]
-    parts = [mine(x.detach()).clone().requires_grad_() for x in whole]
+    qkv = [draw(1, L, D, seed=i) for i in range(3)]
+    whole = [x.requires_grad_() for x in (*qkv, *draw_decay(decay, 1, L))]
+    parts = [own(x).requires_grad_() for x in whole]
     weight = draw(1, L, D, seed=5)
     y = eattn.ea_series(
-        *whole, expansion=expansion, causal=True, cu_seqlens=torch.tensor(starts, dtype=torch.int32)
+        *whole[:3],
+        expansion=expansion,
+        causal=True,
+        cu_seqlens=torch.tensor(starts, dtype=torch.int32),
+        log_decay=whole[3] if decay else None,
     )
     (y * weight).sum().backward()
     first, last = edges[dist.get_rank() :][:2]
     inside = [start - first for start in starts if first < start < last]
     offsets = torch.tensor([0, *inside, last - first], dtype=torch.int32)
     ours = distributed.ea_series(
-        *parts,
+        *parts[:3],
         expansion=expansion,
         causal=True,
         cu_seqlens=offsets,
+        log_decay=parts[3] if decay else None,
         continues=first not in starts,
     )
     (ours * mine(weight)).sum().backward()
     errors = [off(ours, mine(y))]
-    errors += [off(a.grad, mine(b.grad)) for a, b in zip(parts, whole, strict=True)]
+    errors += [off(*gradients(*pair)) for pair in zip(parts, whole, strict=True)]
     return max(errors)
 
 
@@ -187,6 +247,9 @@ def disagree() -> dict[str, str]:
         ),
         "dtype": lambda: distributed.ea_series(*[x.double() if odd else x] * 3),
         "causal": lambda: distributed.ea_series(x, x, x, causal=odd),
+        "log_decay": lambda: distributed.ea_series(
+            x, x, x, causal=True, log_decay=-x if odd else None
+        ),
         "gradient": lambda: distributed.ea_series(*[x.clone().requires_grad_(odd)] * 3),
         "invalid": lambda: distributed.ea_series(x[0] if odd else x, x, x),
         "layer": lambda: ElementwiseAttention(D + odd)(other),
@@ -216,14 +279,18 @@ def look_ahead() -> bool:
 
 def work() -> dict[str, object]:
     found: dict[str, object] = {}
-    for (kind, expansion), (case, flags) in itertools.product(EXPANSIONS.items(), CASES.items()):
+    cases = (CASES | DECAYED).items()
+    for (kind, expansion), (case, flags) in itertools.product(EXPANSIONS.items(), cases):
         found[f"{kind} {case}"] = compare(expansion, *flags)
     for kind, expansion in EXPANSIONS.items():
         found[f"{kind} packed"] = compare_packed(expansion)
+        found[f"{kind} packed decay"] = compare_packed(expansion, "decay")
+        found[f"{kind} packed gate"] = compare_packed(expansion, "gate")
         found[f"{kind} cross"] = compare_cross(expansion, masked=False)
         found[f"{kind} cross masked"] = compare_cross(expansion, masked=True)
     found["taylor far"] = max(
-        compare(Taylor(6), causal, masked=False, stated=False, far=30.0) for causal in (False, True)
+        compare(Taylor(6), causal, masked=False, stated=False, decay=decay, far=30.0)
+        for causal, decay in ((False, ""), (True, ""), (True, "gate"))
     )
     found["operator"] = [traffic_of_operator(L) for L in (8, 500)]
     found["block"] = [traffic_of_block(L) for L in (8, 500)]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from eattn.nn import MIXERS, Mixer, ShortConv, make_mixer
+from eattn.nn import MIXERS, Decay, Mixer, ShortConv, make_mixer
 from eattn.ops import reference
 
 PLAIN = (*MIXERS, "ea-0", "ea-12", "ea-q65r16")
@@ -26,7 +26,8 @@ HEADED = (
     *("sa", "sa-math", "sa+rope", "la", "la+gate", "taylor", "deltanet"),
     *("sa~4", "la~1", "deltanet~4"),
 )
-CAUSAL_ONLY = ("deltanet", "la+gate", "deltanet~4")
+DECAYED = ("ea-6+decay", "ea-6+gate")
+CAUSAL_ONLY = (*DECAYED, "deltanet", "la+gate", "deltanet~4")
 CACHED = ("ea", "sa", "sa-math", "sa+rope", "aft")  # their state grows with every token
 CONSTANT = tuple(name for name in NAMES if name.partition("~")[0] not in CACHED)
 
@@ -53,13 +54,15 @@ def make(
     max_len: int | None = None,
     seed: int = 0,
 ) -> Mixer:
-    """Make a float64 mixer with random parameters, as biases start at 0."""
+    """Make a float64 mixer with random parameters, as biases start at 0; rates of decay stay."""
     if name == "aft" and max_len is None:
         max_len = 300
     options = dict(heads=heads, causal=causal, max_len=max_len)
     mixer = fresh(name, dim, **options).double()
     rng = torch.Generator().manual_seed(seed)
-    for parameter in mixer.parameters():
+    for name, parameter in mixer.named_parameters():
+        if name == "decay.bias":
+            continue
         spread = 0.3 if parameter.dim() == 1 else 0.5 * parameter.shape[-1] ** -0.5
         noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
         parameter.data.copy_(spread * noise)
@@ -156,11 +159,21 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
     elif kind == "ElementwiseAttention":
         if mixer.expansion is None:
             y = reference.ea(q, k, v, **seen)
+        elif mixer.decay is not None:
+            options = dict(expansion=mixer.expansion, key_mask=key_mask)
+            y = reference.ea_decayed_quadratic(q, k, v, _log_decay(mixer.decay, x), **options)
         else:
             y = reference.ea_expanded(q, k, v, expansion=mixer.expansion, **seen)
     else:
         y = torch.cat([_head(mixer, *qkv, seen) for qkv in _heads(mixer, q, k, v)], -1)
     return F.linear(y, *_weights(mixer.out_proj))
+
+
+def _log_decay(decay: Decay, x: Tensor) -> Tensor:
+    """Return log(sigmoid(b)), or log(sigmoid(W_2 W_1 x + b)) for a gate."""
+    if decay.down is None:
+        return torch.sigmoid(decay.bias).log()
+    return torch.sigmoid(x @ decay.down.weight.T @ decay.up.weight.T + decay.bias).log()
 
 
 def _convolved(conv: ShortConv, x: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -8,8 +8,9 @@ import itertools
 from typing import Any
 
 import torch
-from distributed_worker import draw, off, summed
+from distributed_worker import draw, off, summed, unshifted
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from eattn.distributed import Shard, current_shard, sequence_parallel
@@ -44,9 +45,10 @@ def mask_of(rows: int) -> Tensor:
     return mask
 
 
-def encoder(causal: bool, masked: bool) -> float:
+def encoder(causal: bool, masked: bool, mixer: str = "ea-6") -> float:
     torch.manual_seed(0)
-    made = TransformerEncoder(dim=D, depth=2, heads=2, causal=causal, short_conv=4).double()
+    options: Any = dict(mixer=mixer, heads=2, causal=causal, short_conv=4)
+    made = TransformerEncoder(dim=D, depth=2, **options).double()
     x, mask = draw(3, L, D, seed=1), mask_of(3) if masked else None
     own, shard = Shard().rows(L)
     part = None if mask is None else mask[:, own]
@@ -56,12 +58,12 @@ def encoder(causal: bool, masked: bool) -> float:
         with shard.active():
             mine = made(x[:, own], key_mask=part)
     else:
-        options: dict[str, Any] = dict(return_state=True)
-        y, state = made(x, key_mask=mask, **options)
+        y, state = made(x, key_mask=mask, return_state=True)
         with shard.active():
-            mine, ours = made(x[:, own], key_mask=part, **options)
+            mine, ours = made(x[:, own], key_mask=part, return_state=True)
         for i, j in zip(ours.layers, state.layers, strict=True):
-            states += [(i.conv, j.conv), (i.after.s, j.after.s), (i.after.z, j.after.z)]
+            pair = unshifted(i.after), unshifted(j.after)
+            states += [(i.conv, j.conv), *zip(*map(tree_leaves, pair), strict=True)]
     weight = draw(3, L, D, seed=2)
     if mask is not None:
         weight = weight * mask.unsqueeze(-1)
@@ -70,10 +72,11 @@ def encoder(causal: bool, masked: bool) -> float:
     return compare(made, *losses, (mine, y[:, own]), *states)
 
 
-def packed() -> float:
+def packed(mixer: str) -> float:
     """Return the error for packed sequences that cross, end at or lie within shards."""
     torch.manual_seed(0)
-    made = TransformerEncoder(dim=D, depth=2, heads=2, causal=True, short_conv=4).double()
+    options: Any = dict(mixer=mixer, heads=2, causal=True, short_conv=4)
+    made = TransformerEncoder(dim=D, depth=2, **options).double()
     x, weight = draw(1, L, D, seed=1), draw(1, L, D, seed=2)
     cu_seqlens = torch.tensor([0, 1, 2, 10, 10, 12, L], dtype=torch.int32)
     y = made(x, cu_seqlens=cu_seqlens)
@@ -122,9 +125,11 @@ def unsupported() -> dict[str, str]:
 
 
 def work() -> dict[str, Any]:
-    found: dict[str, float] = {"packed encoder": packed()}
+    found = {f"packed {mixer}": packed(mixer) for mixer in ("ea-6", "ea-6+gate")}
     for causal, masked in itertools.product((False, True), repeat=2):
         found[f"encoder causal={causal} masked={masked}"] = encoder(causal, masked)
+    for mixer in ("ea-6+decay", "ea-6+gate"):
+        found[f"encoder {mixer}"] = encoder(True, True, mixer)
     for kind in ("checkpointed", "compiled"):
         found[kind] = recomputed(kind)
     return {"sharded": found, "unsharded": unsupported()}

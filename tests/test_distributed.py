@@ -9,7 +9,7 @@ import sequence_parallel_worker as layers
 import torch
 import torch.distributed as dist
 import torchrun_helpers as ranks
-from distributed_worker import CASES, EXPANSIONS, LENGTHS, B, D
+from distributed_worker import CASES, DECAYED, EXPANSIONS, LENGTHS, B, D
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
@@ -17,6 +17,8 @@ import eattn
 from eattn import distributed
 from eattn.distributed import sequence_parallel
 from eattn.nn import make_mixer
+
+PACKED = ("packed", "packed decay", "packed gate")
 
 
 def work() -> dict[str, Any]:
@@ -41,10 +43,10 @@ def alone(tmp_path) -> Iterator[None]:
 
 
 def test_ranks_match_one_process(found):
-    """Uneven and empty shards, masks, states, packed sequences and cross-attention."""
+    """Uneven and empty shards, masks, states, decay, packed sequences and cross-attention."""
     for result in found:
         for kind in EXPANSIONS:
-            for case in [*CASES, "packed", "cross", "cross masked"]:
+            for case in [*CASES, *DECAYED, *PACKED, "cross", "cross masked"]:
                 assert result[f"{kind} {case}"] < 1e-10, f"{kind} {case}"
 
 
@@ -75,7 +77,7 @@ def test_traffic_does_not_grow_with_sequence(found):
     state = 4 * (B * D * (2 * N + 1) + 2)
     for result in found:
         short, long = result["operator"]
-        assert short == long == [96, state, state]
+        assert short == long == [104, state, state]
         short, long = result["block"]
         tokens = 4 * B * D * 4  # the last three of each row, and their number
         assert short == long == [tokens, state, state, W * tokens]
@@ -89,6 +91,7 @@ def test_disagreement_raises_on_every_rank(found):
         "expansion": "the same expansion, got Taylor on rank 0 and Quadrature on rank",
         "dtype": "the same dtype, got torch.float32 on rank 0 and torch.float64 on rank",
         "causal": "the same causal, got False on rank 0 and True on rank",
+        "log_decay": "the same log_decay, got False on rank 0 and True on rank",
         "gradient": "the same gradient, got False on rank 0 and True on rank",
         "layer": "the same D, got 5 on rank 0 and 6 on rank",
         "convolution": "the same B, got 2 on rank 0 and 1 on rank",

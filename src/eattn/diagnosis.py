@@ -214,7 +214,13 @@ def _examine(
     options: Any = dict(causal=layer.causal, key_mask=mask)
 
     # Use float64, so that rounding does not hide the error of an expansion.
-    exact = _valid(ea(q, k, v, **options), query_mask)
+    if layer.decay is None:
+        exact = ea(q, k, v, **options)
+    else:
+        log_decay = layer.decay(x).double().expand_as(x)[:ROWS, :TOKENS]
+        exact = _decayed_ea(q, k, v, log_decay, mask)
+        options["log_decay"] = log_decay
+    exact = _valid(exact, query_mask)
     queries, keys = _valid(q, query_mask), _valid(k, mask)
     grids = _grids(torch.cat([queries, keys]))
     tried = candidates or [*CANDIDATES, *grids]
@@ -237,6 +243,23 @@ def _examine(
         grids=grids,
         errors=errors,
     )
+
+
+def _decayed_ea(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute causal exact EA with decay: y_i = sum_j softmax_j(G_i - G_j - (q_i - k_j)^2) v_j.
+
+    G is the sum of the log decays up to a token. Takes one query at a time.
+    """
+    if mask is not None:
+        k, v, log_decay = (x.masked_fill(~mask.unsqueeze(-1), 0) for x in (k, v, log_decay))
+    total, y = log_decay.cumsum(1), torch.zeros_like(q)
+    for i in range(q.shape[1]):
+        seen = slice(0, i + 1)
+        score = total[:, i : i + 1] - total[:, seen] - (q[:, i : i + 1] - k[:, seen]).square()
+        if mask is not None:
+            score = score.masked_fill(~mask[:, seen].unsqueeze(-1), -torch.inf)
+        y[:, i] = (score.softmax(1).nan_to_num(0) * v[:, seen]).sum(1)  # NaN: no valid key yet
+    return y
 
 
 def _valid(x: Tensor, mask: Tensor | None) -> Tensor:

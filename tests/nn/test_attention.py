@@ -141,6 +141,53 @@ def test_set_expansion_moves_large_keys_onto_a_wide_grid(causal):
     assert (wide - exact).norm() < 1e-3 * exact.norm() < 1e-2 * (small - exact).norm()
 
 
+def test_decay_starts_with_a_spread_of_half_lives():
+    made, x = ElementwiseAttention(101, causal=True, decay="fixed"), torch.randn(2, 5, 101)
+    half_life = torch.log(torch.tensor(0.5)) / made.decay(x).detach()
+    assert half_life.shape == (101,) and (half_life.diff() > 0).all()
+    assert float(half_life[0]) == pytest.approx(0.33, abs=0.01)
+    assert float(half_life[50]) == pytest.approx(5.5, abs=0.1)
+    assert float(half_life[-1]) == pytest.approx(280, abs=1)
+
+
+def test_gate_starts_near_fixed_decay():
+    torch.manual_seed(0)
+    options, x = dict(causal=True), torch.randn(3, 50, 64)
+    fixed, gated = (ElementwiseAttention(64, **options, decay=d) for d in ("fixed", "gated"))
+    logits = [torch.special.logit(made.decay(x).double().exp()) for made in (fixed, gated)]
+    difference = logits[1] - logits[0]
+    assert difference.shape == x.shape and 0.01 < difference.std() < 0.2
+    sizes = [sum(p.numel() for p in made.parameters()) for made in (fixed, gated)]
+    plain = sum(p.numel() for p in ElementwiseAttention(64).parameters())
+    assert [size - plain for size in sizes] == [64, 33 * 64]
+
+
+@pytest.mark.parametrize(
+    "name", ["ea-q17+decay", "ea-2+norm+bandwidth+center+gate", "ea-q25r12+gate"]
+)
+def test_decay_combines_with_expansions_and_options(name):
+    torch.manual_seed(0)
+    made, x = make_mixer(name, 8, causal=True, short_conv=3).double().eval(), tokens(2, 40, 8)
+    u = made.conv(x)[0]
+    q, k, v = made.mixer.qkv(u)
+    options = dict(log_decay=made.mixer.decay(u).expand_as(u), expansion=made.mixer.expansion)
+    same(made(x), made.mixer.out_proj(reference.ea_decayed(q, k, v, **options)[0]))
+    state, last = None, made(x)
+    for t in range(40):
+        y, state = made.step(x[:, t], state)
+    same(y, last[:, -1])
+
+
+def test_set_expansion_keeps_decay():
+    model = TransformerEncoder(dim=16, depth=2, mixer="ea-6+decay", causal=True)
+    assert set_expansion(model, Quadrature(25)) == 2
+    layers = [block.mixer for block in model.blocks]
+    assert all(layer.decay is not None and layer.expansion == Quadrature(25) for layer in layers)
+    with pytest.raises(ValueError, match="expansion must not be None: exact EA has no decay"):
+        set_expansion(model, None)
+    assert all(layer.expansion == Quadrature(25) for layer in layers)
+
+
 def test_repr_shows_expansion():
     series = repr(ElementwiseAttention(7, causal=True))
     assert "dim=7, expansion=Taylor(order=6), causal=True" in series
@@ -186,9 +233,10 @@ def test_float64_state_keeps_its_dtype_with_float32_input():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@causals
-def test_compile_produces_one_graph(causal):
-    made, x = layer(order=6, causal=causal).float(), tokens(2, 9, 7).float().requires_grad_()
+@pytest.mark.parametrize(("causal", "decay"), [(False, None), (True, None), (True, "gated")])
+def test_compile_produces_one_graph(causal, decay):
+    made = layer(order=6, causal=causal, decay=decay).float()
+    x = tokens(2, 9, 7).float().requires_grad_()
     compiled = torch.compile(made, fullgraph=True)
     for key_mask in (None, MASKS["holes"](9)[:2]):
         y, want = compiled(x, key_mask=key_mask), made(x, key_mask=key_mask)
@@ -205,6 +253,21 @@ CALLS = {
     "order 18": (lambda: ElementwiseAttention(12, order=18), ValueError, "between 0 and 16"),
     "a float": (lambda: ElementwiseAttention(12, order=6.0), TypeError, "order must be an int"),
     "no bool": (lambda: ElementwiseAttention(12, bias=1), TypeError, "bias must be a bool"),
+    "unknown decay": (
+        lambda: ElementwiseAttention(12, causal=True, decay="slow"),
+        ValueError,
+        "decay must be None or one of fixed, gated, got 'slow'",
+    ),
+    "decay without order of tokens": (
+        lambda: ElementwiseAttention(12, decay="fixed"),
+        ValueError,
+        "decay='fixed' needs causal=True, got False",
+    ),
+    "decay of exact EA": (
+        lambda: ElementwiseAttention(12, order=None, causal=True, decay="gated"),
+        ValueError,
+        "decay='gated' needs an order or an expansion: exact EA has no decay",
+    ),
     "causal": (lambda: CAUSAL(X, context=CONTEXT), ValueError, "context needs causal=False"),
     "another dim": (lambda: FULL(X, context=CONTEXT[..., 1:]), ValueError, "context must be"),
     "another rank": (lambda: FULL(X, context=CONTEXT[0]), ValueError, "context must be [B, Lk, D]"),

@@ -147,6 +147,15 @@ def test_invalid_order_raises():
             make_mixer(name + "+norm", 12)
 
 
+def test_impossible_decay_raises():
+    with raises(ValueError, "mixer 'ea+norm+gate': exact EA has no +gate; use an expansion"):
+        make_mixer("ea+norm+gate", 12, causal=True)
+    with raises(ValueError, "mixer 'ea-6+gate+decay': use only one of +decay and +gate"):
+        make_mixer("ea-6+gate+decay", 12, causal=True)
+    with raises(ValueError, "a model that attends to all tokens can use 'ea-q17+norm'"):
+        make_mixer("ea-q17+decay+norm", 12)
+
+
 SIZES = [
     ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
     ({"dim": 12.0}, TypeError, "dim must be an int, got float"),
@@ -182,7 +191,8 @@ def test_non_causal_form_of_causal_mixer_raises(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HEADED])
 def test_mixers_without_heads_ignore_heads(name):
-    assert fresh(name, 7, heads=5)(torch.zeros(1, 2, 7)).shape == (1, 2, 7)
+    made = fresh(name, 7, heads=5, causal=name in CAUSAL_ONLY)
+    assert made(torch.zeros(1, 2, 7)).shape == (1, 2, 7)
 
 
 @pytest.mark.parametrize("name", ["sa", "sa-math", "aft"])

@@ -8,6 +8,7 @@ from mixer_helpers import (
     CACHED,
     CONSTANT,
     CONVOLVED,
+    DECAYED,
     MASKS,
     MODES,
     NAMES,
@@ -59,7 +60,8 @@ def test_caches_grow_with_every_token(name, max_len):
 @pytest.mark.parametrize(
     ("name", "floats"),
     [
-        *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES],  # s, z and shift
+        *[(name, 12 * (2 * check_mixer(name).terms + 1)) for name in SERIES if name not in DECAYED],
+        *[(name, 12 * (2 * 7 + 2)) for name in DECAYED],  # s, z, shift and log_decay
         ("la", 3 * 4 * 5),  # heads, features, values and one sum of weights
         ("taylor", 3 * (1 + 4 + 10) * 5),
         *[(name, 3 * 4 * 4) for name in ("deltanet", "la+gate")],
@@ -80,6 +82,15 @@ def test_sums_are_float32_in_bfloat16_modules(name):
     state = mixer.step(torch.zeros(2, 12, dtype=torch.bfloat16))[1]
     tensor = state.s if hasattr(state, "s") else state.h
     assert tensor.dtype == torch.float32
+
+
+@names
+def test_step_keeps_structure_of_state(name):
+    mixer, x = make(name, causal=True), tokens(2, 3)
+    _, first = mixer.step(x[:, 0])
+    _, second = mixer.step(x[:, 1], first)
+    _, whole = mixer(x, return_state=True)
+    assert list(parts(first)) == list(parts(second)) == list(parts(whole))
 
 
 def test_each_mixer_has_its_type_of_state():

@@ -143,7 +143,7 @@ def test_memory_layout_does_not_matter(name, causal):
 def test_known_mixers_cover_paper_and_later_baselines():
     assert set(MIXERS) == {
         "ea-q17",
-        *("deltanet", "la+gate", "sa+rope"),
+        *("ea-6+decay", "ea-6+gate", "deltanet", "la+gate", "sa+rope"),
         *("ea", "ea-2", "ea-6", "sa", "sa-math", "la", "aft", "taylor", "gru", "linear-rnn"),
     }
     for order in range(0, 17, 2):

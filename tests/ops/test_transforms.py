@@ -1,5 +1,7 @@
 """torch.func transforms of the operators: grad, vjp, jacrev, vmap, and what they refuse."""
 
+from functools import partial
+
 import pytest
 import torch
 from op_helpers import draw
@@ -23,10 +25,17 @@ def through_state(q, k, v):
     return y + readout(q, State(2 * state.s, state.z, state.shift, state.expansion))
 
 
-def packed(q, k, v):
+def packed(q, k, v, *, gated=False):
     q, k, v = (x.flatten(0, 1).unsqueeze(0) for x in (q, k, v))
     offsets = torch.cat([OFFSETS, OFFSETS[1:] + L])
-    return ea_series(q, k, v, causal=True, cu_seqlens=offsets, key_mask=MASK.view(1, -1))
+    options = dict(causal=True, cu_seqlens=offsets, key_mask=MASK.view(1, -1))
+    return ea_series(q, k, v, **options, log_decay=-q.square() if gated else None)
+
+
+def decode_decayed(q, k, v):
+    state = accumulate(k[:, :3], v[:, :3], log_decay=-q[:, :3].square())
+    y, state = ea_series_step(q[:, 0], k[:, 3], v[:, 3], state, log_decay=-v[0, 0].square())
+    return y + readout(q[:, 1:2], state)[:, 0] * state.log_decay.exp()
 
 
 OPERATORS = {
@@ -37,6 +46,12 @@ OPERATORS = {
     "eager": lambda q, k, v: ea_series(q, k, v, causal=True, backend="eager"),
     "packed": packed,
     "step": decode,
+    "decay": lambda q, k, v: ea_series(q, k, v, causal=True, log_decay=-v[0, 0].square()),
+    "gate": lambda q, k, v: ea_series(
+        q, k, v, causal=True, key_mask=MASK, log_decay=-q.square(), expansion=Quadrature(9)
+    ),
+    "packed gate": partial(packed, gated=True),
+    "step with decay": decode_decayed,
     "state": through_state,
     "exact": lambda q, k, v: ea(q, k, v, causal=True, key_mask=MASK),
     "linear_rnn": lambda q, k, v: linear_rnn(q.sigmoid(), k, v[:, 0]),
@@ -128,8 +143,10 @@ def test_vmap_over_offsets_and_states_matches_loop():
 
     def f(q, k, v, cu_seqlens, s, z, shift):
         state = State(s, z, shift, states[0].expansion)
-        y, after = ea_series(q, k, v, cu_seqlens=cu_seqlens, state=state, return_state=True)
-        return y, after.s, after.shift
+        options = dict(cu_seqlens=cu_seqlens, state=state, return_state=True)
+        y, after = ea_series(q, k, v, **options)
+        gated, last = ea_series(q, k, v, **options, causal=True, log_decay=-v.square())
+        return y, after.s, after.shift, gated, last.log_decay
 
     sums = [torch.stack([getattr(x, name) for x in states]) for name in ("s", "z", "shift")]
     close(vmap(f)(q, k, v, offsets, *sums), loop(f, q, k, v, offsets, *sums))

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from train.problem_helpers import COUNT, loss, net, plain, points, same, weights
 
 from eattn.models import SequenceClassifier
+from eattn.nn import ElementwiseAttention
 from eattn.train import Schedule, Task, TensorDataset, TrainConfig, isolated, make_optimizer, train
 from eattn.train.optim import choose_device, choose_dtype
 
@@ -74,6 +75,13 @@ def test_only_matrices_decay(name):
     for key, x in weights(model).items():
         factor = 0.95 if key in ("map.weight", "conv.weight") else 1.0
         assert_close(x, before[key] * factor, msg=key)
+
+
+def test_rates_of_forgetting_do_not_decay():
+    layer = ElementwiseAttention(8, causal=True, decay="gated")
+    matrices, others = make_optimizer(layer, TrainConfig(weight_decay=0.5)).param_groups
+    assert any(p is layer.decay.bias for p in others["params"]) and others["weight_decay"] == 0
+    assert all(p.dim() == 2 for p in matrices["params"])
 
 
 def test_a_frozen_model_raises():

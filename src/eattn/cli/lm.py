@@ -31,9 +31,9 @@ def train(
     mixer: Annotated[
         str,
         typer.Option(
-            "--mixer", metavar="NAME", help="Mixer, such as ea-6, ea-q25r12, ea, sa or la."
+            "--mixer", metavar="NAME", help="Mixer, such as ea-6+decay, ea-q25r12, sa or la+gate."
         ),
-    ] = "ea-6",
+    ] = "ea-6+decay",
     hidden: Annotated[
         int, typer.Option("--hidden", metavar="N", min=1, help="Channels of a token.")
     ] = 256,

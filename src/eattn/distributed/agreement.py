@@ -19,6 +19,7 @@ FIELDS = (
     "dtype",
     "causal",
     "cu_seqlens",
+    "log_decay",
     "state",
     "return_state",
     "gradient",
@@ -28,7 +29,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "expansion": ("Taylor", "Quadrature"),
     "dtype": FLOATS,
 }
-FLAGS = ("causal", "cu_seqlens", "state", "return_state", "gradient")
+FLAGS = ("causal", "cu_seqlens", "log_decay", "state", "return_state", "gradient")
 
 
 class DisagreementError(ValueError):

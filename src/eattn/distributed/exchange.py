@@ -43,14 +43,23 @@ def merge_ranks(
     -------
     states : list of State
     """
-    flat = _Exchange.apply(own.s, own.z, own.shift, (begins, continues), parts, group)
+    flags = begins, continues
+    flat = _Exchange.apply(own.s, own.z, own.shift, own.log_decay, own.order, flags, parts, group)
     if own.expansion.wide:  # the exchange has the memory order of few terms; see `empty_sums`
         flat = tuple(x.contiguous() for x in flat)
-    return [State(flat[i], flat[i + 1], flat[i + 2], own.expansion) for i in range(0, len(flat), 3)]
+    size = len(flat) // len(parts)  # number of tensors of a state
+    return [
+        State(flat[i], flat[i + 1], flat[i + 2], own.expansion, flat[i + 3] if size > 3 else None)
+        for i in range(0, len(flat), size)
+    ]
 
 
 class _Exchange(torch.autograd.Function):
-    """All-gather states and merge them; the backward all-gathers the gradients."""
+    """All-gather states and merge them; the backward all-gathers the gradients.
+
+    With decay, the state of a rank decays by the log decays of the merged ranks after it. The
+    backward then also sums the gradients of the log decays, in a second message.
+    """
 
     @staticmethod
     def forward(
@@ -58,45 +67,85 @@ class _Exchange(torch.autograd.Function):
         s: Tensor,
         z: Tensor,
         shift: Tensor,
+        log_decay: Tensor | None,
+        order: int | None,
         flags: tuple[bool, bool],
         parts: tuple[Part, ...],
         group: dist.ProcessGroup | None,
     ) -> tuple[Tensor, ...]:
-        states, gathered = _gather([s.mT, z.mT, shift.unsqueeze(1)], flags, group)
-        all_s, all_z, all_shift = states
+        own = [shift] if log_decay is None else [shift, log_decay]
+        states, gathered = _gather([s.mT, z.mT, *(x.unsqueeze(1) for x in own)], flags, group)
+        all_s, all_z, all_shift, *decays = states
         ctx.joins = [_joins(part, *gathered) for part in parts]
         ctx.group, ctx.rank = group, dist.get_rank(group)
         out = []
         for joins in ctx.joins:
-            joined = joins[ctx.rank].view(-1, 1, 1, 1)
+            mine = joins[ctx.rank]
+            joined = mine.view(-1, 1, 1, 1)
             shifts = torch.where(joined, all_shift, torch.inf)  # [W, B, 1, D]
-            least = shifts.amin(0)
-            decay = shift_decay(shifts, least)
+            lost, least, total = None, shifts.amin(0), []
+            for log_decays in decays:
+                lost = _sums(log_decays, mine & _later(mine))  # by the merged ranks after each
+                if order is not None:
+                    least = (shifts.square() - lost).sqrt().amin(0)
+                total = [_sums(log_decays, mine.unsqueeze(0))[0].squeeze(1)]
+            kept = torch.where(joined, shift_decay(shifts, least, lost), 0)
             # torch.where rather than a product with 0, which would let NaN of later ranks through.
-            sums = ((torch.where(joined, x, 0) * decay).sum(0).mT for x in (all_s, all_z))
-            out += [*sums, least.squeeze(1)]
-        ctx.save_for_backward(shift, *out[2::3])
-        ctx.mark_non_differentiable(*out[2::3])
+            sums = ((torch.where(joined, x, 0) * kept).sum(0).mT for x in (all_s, all_z))
+            out += [*sums, least.squeeze(1), *total]
+        merged_shifts = out[2 :: len(out) // len(parts)]
+        ctx.save_for_backward(shift, *merged_shifts, *([s, z, decays[0].clone()] if decays else []))
+        ctx.mark_non_differentiable(*merged_shifts)
         return tuple(out)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        count = len(ctx.joins)
+        size = len(grads) // count
         shift, *merged = ctx.saved_tensors
+        merged, decayed = merged[:count], merged[count:]
         sent = []
         for i, least in enumerate(merged):
-            gs, gz, _ = grads[3 * i : 3 * i + 3]
-            sent += [gs.mT, gz.mT, least.unsqueeze(1)]
+            gs, gz, _, *total = grads[size * i : size * (i + 1)]
+            sent += [gs.mT, gz.mT, least.unsqueeze(1), *(x.unsqueeze(1) for x in total)]
         received, _ = _gather(sent, (False, True), ctx.group)
         ds, dz = torch.zeros_like(grads[0].mT), torch.zeros_like(grads[0].mT)
+        through, direct = [], []  # gradients of the log decays: of all ranks, of this rank
         for i, joins in enumerate(ctx.joins):
-            all_gs, all_gz, all_least = received[3 * i : 3 * i + 3]
+            all_gs, all_gz, all_least, *totals = received[size * i : size * (i + 1)]
             # Each rank that merged this rank's state rescaled it to its own smallest shift.
-            joined = joins[:, ctx.rank].view(-1, 1, 1, 1)
-            decay = shift_decay(shift.unsqueeze(1), all_least)
-            ds += (torch.where(joined, all_gs, 0) * decay).sum(0)
-            dz += (torch.where(joined, all_gz, 0) * decay).sum(0)
-        return ds.mT, dz.mT, None, None, None, None
+            mine, after = joins[:, ctx.rank], joins & _later(joins[0])[ctx.rank]
+            joined = mine.view(-1, 1, 1, 1)
+            lost = _sums(decayed[2], after) if decayed else None
+            kept = torch.where(joined, shift_decay(shift.unsqueeze(1), all_least, lost), 0)
+            moved_s, moved_z = (torch.where(joined, x, 0) * kept for x in (all_gs, all_gz))
+            ds += moved_s.sum(0)
+            dz += moved_z.sum(0)
+            if decayed:
+                s, z, _ = decayed
+                each = (moved_s * s.mT + moved_z * z.mT).sum(2, keepdim=True)
+                through.append(_sums(each, (after & mine.unsqueeze(1)).mT))
+                direct.append(_sums(totals[0], mine.unsqueeze(0))[0])
+        dg = None
+        if decayed:
+            of_all = torch.stack(through).sum(0)
+            dist.all_reduce(of_all, group=ctx.group)
+            dg = (of_all[ctx.rank] + sum(direct)).squeeze(1)
+        return ds.mT, dz.mT, None, dg, None, None, None, None
+
+
+def _later(ranks: Tensor) -> Tensor:
+    """Return a bool matrix [W, W] that is True at (i, j) if rank j is after rank i."""
+    return ranks.new_ones(len(ranks), len(ranks)).triu(1)
+
+
+def _sums(x: Tensor, masks: Tensor) -> Tensor:
+    """Sum x [W, B, 1, D] over the ranks of each mask, bool [n, W]; return [n, B, 1, D].
+
+    Ranks outside a mask may hold NaN or infinity.
+    """
+    return torch.stack([torch.where(mask.view(-1, 1, 1, 1), x, 0).sum(0) for mask in masks])
 
 
 def _gather(

@@ -18,7 +18,7 @@ from eattn.distributed.context import Shard
 from eattn.distributed.exchange import merge_ranks
 from eattn.ops import Expansion, Quadrature, State, accumulate, readout
 from eattn.ops.backends import choose
-from eattn.ops.checks import FLOATS, check_cu_seqlens, check_qkv, check_state
+from eattn.ops.checks import FLOATS, check_cu_seqlens, check_log_decay, check_qkv, check_state
 from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
 
 QKV = tuple[Tensor, Tensor, Tensor]
@@ -35,6 +35,7 @@ def ea_series(
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     continues: bool = False,
+    log_decay: Tensor | None = None,
     state: State | None = None,
     return_state: bool = False,
     backend: str | None = None,
@@ -45,8 +46,8 @@ def ea_series(
 
     Every rank of the group must make this call and run its backward; otherwise the others hang.
     Gradients are those of the sum of all ranks' losses. For tensors that all ranks share, such as
-    `state` or weights, each rank gets its own part of the gradient, and the sum over the ranks is
-    the gradient.
+    `state`, weights or a `log_decay` of shape (D,), each rank gets its own part of the gradient,
+    and the sum over the ranks is the gradient.
 
     Parameters
     ----------
@@ -66,6 +67,8 @@ def ea_series(
         Offsets of sequences packed along this rank's shard, with B = 1. Requires `causal`.
     continues : bool, default False
         With `cu_seqlens`, whether the first sequence continues from the shard before.
+    log_decay : Tensor, shape (B, Lk, D) or (D,), optional
+        Log decay before each token of this rank, as in `eattn.ea_series`. Requires `causal`.
     state : State, optional
         State before the first shard, the same on every rank. Cannot be combined with `cu_seqlens`.
     return_state : bool, default False
@@ -76,7 +79,7 @@ def ea_series(
     group : ProcessGroup, optional
         Ranks that share the sequence; the default group if omitted.
     check : bool, default True
-        Compare B, D, expansion, dtype and options of all ranks first, in a message of 96 bytes.
+        Compare B, D, expansion, dtype and options of all ranks first, in a message of 104 bytes.
 
     Returns
     -------
@@ -111,6 +114,8 @@ def ea_series(
                 "causal=True needs as many queries as keys on each rank, got"
                 f" Lq = {x.shape[1]} and Lk = {k.shape[1]}"
             )
+        if log_decay is not None:
+            check_log_decay(log_decay, k, causal)
         if cu_seqlens is not None:
             _check_packed(causal, state)
             check_cu_seqlens(cu_seqlens, q, k)
@@ -125,17 +130,28 @@ def ea_series(
             "dtype": FLOATS.index(x.dtype),
             "causal": causal,
             "cu_seqlens": cu_seqlens is not None,
+            "log_decay": log_decay is not None,
             "state": state is not None,
             "return_state": return_state,
-            "gradient": torch.is_grad_enabled() and (k.requires_grad or v.requires_grad),
+            "gradient": torch.is_grad_enabled()
+            and any(x is not None and x.requires_grad for x in (k, v, log_decay)),
         }
 
     expansion, (q, k, v) = Shard(group, check=check).agree(checked)
     if cu_seqlens is not None:
         return _packed(
-            (q, k, v), expansion, key_mask, cu_seqlens, continues, return_state, backend, group
+            (q, k, v),
+            expansion,
+            key_mask,
+            cu_seqlens,
+            continues,
+            log_decay,
+            return_state,
+            backend,
+            group,
         )
-    own = accumulate(k, v, expansion=expansion, key_mask=key_mask, backend=backend)
+    tokens: Any = dict(key_mask=key_mask, log_decay=log_decay)
+    own = accumulate(k, v, expansion=expansion, **tokens, backend=backend)
     if not causal:
         (whole,) = merge_ranks(own, ("all",), group)
         whole = whole if state is None else State.merge(state, whole)
@@ -143,16 +159,8 @@ def ea_series(
         return (y, whole) if return_state else y
     merged = merge_ranks(own, ("before", "all") if return_state else ("before",), group)
     before, *last = (x if state is None else State.merge(state, x) for x in merged)
-    y = ops.ea_series(
-        q,
-        k,
-        v,
-        expansion=expansion,
-        causal=True,
-        key_mask=key_mask,
-        state=before,
-        backend=backend,
-    )
+    options: Any = dict(expansion=expansion, causal=True, state=before, backend=backend)
+    y = ops.ea_series(q, k, v, **tokens, **options)
     return (y, *last) if return_state else y
 
 
@@ -171,6 +179,7 @@ def _packed(
     key_mask: Tensor | None,
     cu_seqlens: Tensor,
     continues: bool,
+    log_decay: Tensor | None,
     return_state: bool,
     backend: str | None,
     group: dist.ProcessGroup | None,
@@ -179,21 +188,24 @@ def _packed(
     _, k, v = qkv
     last, rows = int(cu_seqlens[-2]), len(cu_seqlens) - 1
     mask = None if key_mask is None else key_mask[:, last:]
-    own = accumulate(k[:, last:], v[:, last:], expansion=expansion, key_mask=mask, backend=backend)
+    decays = log_decay
+    if log_decay is not None and log_decay.dim() == 3:
+        decays = log_decay[:, last:]
+    options: Any = dict(expansion=expansion, backend=backend)
+    own = accumulate(k[:, last:], v[:, last:], key_mask=mask, log_decay=decays, **options)
     begins = rows > 1 or not continues
     (before,) = merge_ranks(own, ("before",), group, begins=begins, continues=continues)
-    empty = State.zeros(
-        rows - 1, k.shape[2], expansion=expansion, device=k.device, dtype=before.s.dtype
-    )
+    like: Any = dict(decay=log_decay is not None, device=k.device, dtype=before.s.dtype)
+    empty = State.zeros(rows - 1, k.shape[2], expansion=expansion, **like)
     state = tree_map(lambda *pair: torch.cat(pair), before, empty)
     y, after = ops.ea_series(
         *qkv,
-        expansion=expansion,
         causal=True,
         key_mask=key_mask,
         cu_seqlens=cu_seqlens,
+        log_decay=log_decay,
         state=state,
         return_state=True,
-        backend=backend,
+        **options,
     )
     return (y, after) if return_state else y

@@ -9,6 +9,7 @@ from eattn._checks import check_size
 from eattn.nn import TransformerBlock, TransformerConfig
 
 MAX_HEADS = 12  # the default is the largest divisor of hidden_size up to this
+CAUSAL_MIXER, FULL_MIXER = "ea-6+decay", "ea-6"  # the defaults
 
 
 class EAConfig(PreTrainedConfig):
@@ -30,9 +31,10 @@ class EAConfig(PreTrainedConfig):
         default.
     intermediate_size : int, optional
         Hidden channels of the feed-forward network; 4 * hidden_size by default.
-    mixer : str, default "ea-6"
-        Any name that `eattn.nn.make_mixer` accepts. `ea`, `sa` and `aft` keep every token
-        in their cache; the cache of other mixers has a constant size.
+    mixer : str, optional
+        Any name that `eattn.nn.make_mixer` accepts. None leaves it to the model class: "ea-6+decay"
+        for causal models, "ea-6" for others. `ea`, `sa` and `aft` keep every token in their cache;
+        the cache of other mixers has a constant size.
     short_conv : int or None, default 4
         Width of the causal convolution before each mixer; None for no convolution.
     norm : {"pre", "post"}, default "pre"
@@ -61,8 +63,8 @@ class EAConfig(PreTrainedConfig):
     Examples
     --------
     >>> config = EAConfig(hidden_size=64)
-    >>> config.intermediate_size, config.num_attention_heads, config.mixer
-    (256, 8, 'ea-6')
+    >>> config.intermediate_size, config.num_attention_heads, config.short_conv
+    (256, 8, 4)
     """
 
     model_type = "eattn"
@@ -73,7 +75,7 @@ class EAConfig(PreTrainedConfig):
     num_hidden_layers: int = 12
     num_attention_heads: int | None = None
     intermediate_size: int | None = None
-    mixer: str = "ea-6"
+    mixer: str | None = None
     short_conv: int | None = 4
     norm: str = "pre"
     max_position_embeddings: int | None = None
@@ -108,17 +110,21 @@ class EAConfig(PreTrainedConfig):
                 TransformerBlock(block)
         except ValueError as error:
             raise ValueError(
-                f"mixer {self.mixer!r} cannot be built: {error} (dim is hidden_size, heads is"
+                f"mixer {block.mixer!r} cannot be built: {error} (dim is hidden_size, heads is"
                 " num_attention_heads)"
             ) from None
         super().__post_init__(**kwargs)
+
+    def mixer_for(self, *, causal: bool) -> str:
+        """Return the mixer, or the default one of a causal or non-causal model."""
+        return self.mixer or (CAUSAL_MIXER if causal else FULL_MIXER)
 
     def block(self, *, causal: bool) -> TransformerConfig:
         """Return the configuration of the blocks."""
         return TransformerConfig(
             dim=self.hidden_size,
             depth=self.num_hidden_layers,
-            mixer=self.mixer,
+            mixer=self.mixer_for(causal=causal),
             heads=self.num_attention_heads or 1,
             causal=causal,
             ffn=self.intermediate_size,
@@ -138,11 +144,13 @@ class EAConfig(PreTrainedConfig):
                 f"the configuration is for a model of type {kind!r}, not {cls.model_type!r}:"
                 " load it with its own class or with an Auto class"
             )
+        # Without a mixer, the file is of version 0.1, whose default was ea-6 for all models.
+        config_dict = {"mixer": FULL_MIXER} | config_dict
         positions = config_dict.get("max_position_embeddings")
-        if config_dict.get("mixer") != "aft" or positions is not None:
+        if config_dict["mixer"] != "aft" or positions is not None:
             return super().from_dict(config_dict, **kwargs)
         # Version 0.1 saved aft without positions, with biases for AFT_LEN tokens.
-        loaded = super().from_dict(config_dict | {"mixer": cls.mixer}, **kwargs)
+        loaded = super().from_dict(config_dict | {"mixer": None}, **kwargs)
         (loaded[0] if isinstance(loaded, tuple) else loaded).mixer = "aft"
         return loaded
 

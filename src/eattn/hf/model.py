@@ -74,9 +74,11 @@ class EAPreTrainedModel(PreTrainedModel):
     def __init__(self, config: EAConfig, *args: Any, **kwargs: Any) -> None:
         if not isinstance(config, EAConfig):
             raise TypeError(f"config must be an EAConfig, got {type(config).__name__}")
-        if config.causal is None:  # set it, so that a saved model has a definite value
-            config = copy.deepcopy(config)
+        # Set what the class chooses, so that a saved model has definite values.
+        config = copy.deepcopy(config) if None in (config.causal, config.mixer) else config
+        if config.causal is None:
             config.causal = self._causal
+        config.mixer = config.mixer_for(causal=config.causal)
         super().__init__(config, *args, **kwargs)
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ class LMConfig:
     8
     """
 
-    mixer: str = "ea-6"  # any name that `eattn.nn.make_mixer` accepts
+    mixer: str = "ea-6+decay"  # any name that `eattn.nn.make_mixer` accepts
     hidden: int = 256  # channels of a token
     layers: int = 4
     short_conv: int | None = 4  # width of the convolution before each mixer; None: no convolution

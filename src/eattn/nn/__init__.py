@@ -4,6 +4,7 @@ from eattn.nn.attention import ElementwiseAttention, set_expansion
 from eattn.nn.base import Mixer
 from eattn.nn.block import TransformerBlock, TransformerConfig
 from eattn.nn.conv import Convolved, ShortConv
+from eattn.nn.decay import Decay
 from eattn.nn.decoding_state import DecodingState
 from eattn.nn.embedding import CalendarEmbedding, LearnedPositions, calendar_fields
 from eattn.nn.encoder import EncoderState, TransformerEncoder
@@ -15,6 +16,7 @@ __all__ = [
     "MIXERS",
     "CalendarEmbedding",
     "Convolved",
+    "Decay",
     "DecodingState",
     "ElementwiseAttention",
     "EncoderState",

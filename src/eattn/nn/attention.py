@@ -11,12 +11,15 @@ from eattn import distributed
 from eattn._checks import check_bool
 from eattn.distributed.context import check_not_sharded, current_shard
 from eattn.nn.base import Mixer, check_tokens, projection
+from eattn.nn.decay import KINDS, Decay, DecayKind
 from eattn.nn.decoding_state import KVCache, extend_cache
 from eattn.nn.padding import zero_masked
 from eattn.nn.qk_range import SPREAD, Center, QKRange
 from eattn.ops import Expansion, State, ea, ea_series, ea_series_step
 from eattn.ops.checks import check_cu_seqlens, check_mask, check_state
 from eattn.ops.expansion import DEFAULT_ORDER, resolve_expansion
+
+EXACT_DECAY = "exact EA has no decay; a wide grid such as Quadrature(65) comes close to it"
 
 
 def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
@@ -31,12 +34,17 @@ def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
     model : nn.Module
         Model to change.
     expansion : Taylor, Quadrature or None
-        New expansion. None selects exact EA.
+        New expansion. None selects exact EA, which has no decay.
 
     Returns
     -------
     count : int
         Number of layers changed.
+
+    Raises
+    ------
+    ValueError
+        If `expansion` is None and a layer has decay. No layer is changed then.
 
     Examples
     --------
@@ -46,8 +54,12 @@ def set_expansion(model: nn.Module, expansion: Expansion | None) -> int:
     (1, Quadrature(nodes=25, radius=6.0))
     """
     layers = [m for m in model.modules() if isinstance(m, ElementwiseAttention)]
+    if expansion is not None:
+        expansion = resolve_expansion(expansion=expansion)
+    elif any(layer.decay is not None for layer in layers):
+        raise ValueError(f"expansion must not be None: {EXACT_DECAY}")
     for layer in layers:
-        layer.expansion = None if expansion is None else resolve_expansion(expansion=expansion)
+        layer.expansion = expansion
     return len(layers)
 
 
@@ -77,6 +89,9 @@ class ElementwiseAttention(Mixer):
         Learn a scale of q and k for each channel; see `QKRange`.
     center : {"mean", "learned"}, optional
         Subtract the center of the keys from q and k; see `QKRange`.
+    decay : {"fixed", "gated"}, optional
+        Let the weights of earlier keys decay before every token, by a learned factor per channel
+        or by a gate that depends on the token; see `Decay`. Requires `causal` and an expansion.
 
     Examples
     --------
@@ -99,6 +114,7 @@ class ElementwiseAttention(Mixer):
         qk_norm: bool = False,
         bandwidth: bool = False,
         center: Center | None = None,
+        decay: DecayKind | None = None,
     ) -> None:
         super().__init__(dim, causal=causal)
         exact = order is None and expansion is None
@@ -112,6 +128,10 @@ class ElementwiseAttention(Mixer):
         if qk_norm or bandwidth or center is not None:
             options: Any = dict(qk_norm=qk_norm, bandwidth=bandwidth, center=center)
             self.placement = QKRange(dim, **options, causal=causal)
+        self.decay = None
+        if decay is not None:
+            _check_decay(decay, causal, exact)
+            self.decay = Decay(dim, gated=decay == "gated")
 
     def qkv(
         self,
@@ -192,10 +212,12 @@ class ElementwiseAttention(Mixer):
         if state is None:
             wide = torch.promote_types(q.dtype, torch.float32)
             like: Any = dict(device=q.device, dtype=wide)
-            state = State.zeros(q.shape[0], self.dim, expansion=self.expansion, **like)
+            like |= dict(expansion=self.expansion, decay=self.decay is not None)
+            state = State.zeros(q.shape[0], self.dim, **like)
         else:
             check_state(state, q.shape[0], q, self.expansion)
-        y, state = ea_series_step(q, k, v, state)
+        log_decay = None if self.decay is None else self.decay(x_t)
+        y, state = ea_series_step(q, k, v, state, log_decay=log_decay)
         return self.out_proj(y), state
 
     def _attend(
@@ -216,6 +238,7 @@ class ElementwiseAttention(Mixer):
             causal=self.causal,
             key_mask=key_mask,
             cu_seqlens=cu_seqlens,
+            log_decay=None if self.decay is None else self.decay(x),
             state=state,
             return_state=keep,
         )
@@ -274,6 +297,18 @@ class ElementwiseAttention(Mixer):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, expansion={self.expansion!r}, causal={self.causal}"
+
+
+def _check_decay(decay: DecayKind, causal: bool, exact: bool) -> None:
+    if decay not in KINDS:
+        raise ValueError(f"decay must be None or one of {', '.join(KINDS)}, got {decay!r}")
+    if not causal:
+        raise ValueError(
+            f"decay={decay!r} needs causal=True, got False: without an order of tokens nothing"
+            " decays; use decay=None to attend to all tokens"
+        )
+    if exact:
+        raise ValueError(f"decay={decay!r} needs an order or an expansion: {EXACT_DECAY}")
 
 
 def _attend_sharded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:

@@ -3,10 +3,12 @@
 import re
 from typing import Any
 
+from eattn._checks import check_bool
 from eattn.nn.aft import AFT
 from eattn.nn.attention import ElementwiseAttention
-from eattn.nn.base import Mixer
+from eattn.nn.base import Mixer, check_causal_only
 from eattn.nn.conv import Convolved
+from eattn.nn.decay import DecayKind
 from eattn.nn.deltanet import DeltaNet
 from eattn.nn.gated import GatedLinearAttention
 from eattn.nn.linear import LinearAttention
@@ -22,6 +24,8 @@ MIXERS = (
     "ea-2",
     "ea-6",
     "ea-q17",
+    "ea-6+decay",
+    "ea-6+gate",
     "sa",
     "sa-math",
     "sa+rope",
@@ -34,7 +38,12 @@ MIXERS = (
     "linear-rnn",
 )
 # Options of a kind of mixer, the part of its name before "-", as in "ea-6+norm"
-OPTIONS = {"ea": ("norm", "bandwidth", "center"), "sa": ("rope",), "la": ("gate",)}
+OPTIONS = {
+    "ea": ("norm", "bandwidth", "center", "decay", "gate"),
+    "sa": ("rope",),
+    "la": ("gate",),
+}
+DECAYS: dict[str, DecayKind] = {"decay": "fixed", "gate": "gated"}  # options of EA that forget
 AFT_LEN = 512  # default max_len of AFT
 
 
@@ -68,8 +77,10 @@ def make_mixer(
 
     Options follow the name, as in ``ea-6+norm``. Names that start with ``ea`` take any of
     ``+norm``, ``+bandwidth`` and ``+center`` (the mean of the keys, or a learned center if causal);
-    see `QKRange`. ``sa+rope`` and ``sa-math+rope`` have rotary positions. ``la+gate`` is gated
-    linear attention, which forgets; causal only.
+    see `QKRange`. All of them but ``ea`` also take ``+decay`` or ``+gate``, which forget earlier
+    tokens at a learned rate per channel, or at a rate that depends on the token; see `Decay`;
+    causal only. ``sa+rope`` and ``sa-math+rope`` have rotary positions. ``la+gate`` is gated linear
+    attention, which forgets; causal only.
 
     Parameters
     ----------
@@ -104,7 +115,7 @@ def make_mixer(
 
 def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int | None) -> Mixer:
     expansion = check_mixer(name)
-    name, *options = name.split("+")
+    whole, (name, *options) = name, name.split("+")
     match name:
         case "sa" | "sa-math":
             return SoftmaxAttention(
@@ -127,6 +138,10 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
             return GRU(dim, causal=causal)
         case "linear-rnn":
             return LinearRNN(dim, causal=causal)
+    decays = [option for option in options if option in DECAYS]
+    if decays and not check_bool("causal", causal):
+        kept = [option for option in options if option not in DECAYS]
+        check_causal_only(whole, causal, instead="+".join([name, *kept]))
     center: Center = "learned" if causal else "mean"
     exact: Any = {"order": None} if expansion is None else {"expansion": expansion}
     return ElementwiseAttention(
@@ -136,6 +151,7 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
         qk_norm="norm" in options,
         bandwidth="bandwidth" in options,
         center=center if "center" in options else None,
+        decay=DECAYS[decays[0]] if decays else None,
     )
 
 
@@ -173,6 +189,8 @@ def check_mixer(name: str) -> Expansion | None:
         raise ValueError(
             f"unknown mixer {whole!r}: got +{wrong[0]}, but the only options of {name} are: {known}"
         )
+    if name.startswith("ea"):
+        _check_decays(whole, name, [option for option in options if option in DECAYS])
     if series is None:
         return None
     order, nodes, radius = series.groups()
@@ -187,3 +205,13 @@ def check_mixer(name: str) -> Expansion | None:
             f"mixer 'ea-N' needs an even N from 0 to {MAX_ORDER},"
             f" 'ea-qN' an odd N from {NODE_COUNTS[0]} to {NODE_COUNTS[-1]}, got {name!r}"
         ) from None
+
+
+def _check_decays(whole: str, name: str, decays: list[str]) -> None:
+    if len(set(decays)) > 1:
+        raise ValueError(f"mixer {whole!r}: use only one of +decay and +gate")
+    if decays and name == "ea":
+        raise ValueError(
+            f"mixer {whole!r}: exact EA has no +{decays[0]}; use an expansion, such as"
+            f" 'ea-6+{decays[0]}' or 'ea-q25r12+{decays[0]}'"
+        )

@@ -301,8 +301,6 @@ def _apply(
         inputs = inputs._replace(log_decay=log_decay)
         if not backend.decays:
             backend = BY_NAME["eager"]
-        if need_state:
-            total = add_decays(total, total_decay(log_decay, k, key_mask, cu_seqlens))
     options = expansion.terms, expansion.radius, causal, backend.name
     if traceable.exporting():
         # An exported program must consist of plain PyTorch operators.
@@ -317,6 +315,8 @@ def _apply(
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, q.shape[1])
         y, s, z, shift, _ = backend.forward(inputs, expansion=expansion, causal=causal, save=False)
+    if log_decay is not None and need_state:
+        total = add_decays(total, total_decay(log_decay, k, key_mask, cu_seqlens))
     return y, State(s, z, shift, expansion, total)
 
 

@@ -212,12 +212,14 @@ def total_decay(
     if key_mask is not None:
         each = each.masked_fill(~key_mask.unsqueeze(-1), 0)
     if cu_seqlens is None:
-        if log_decay.dim() == 1 and key_mask is None:
+        if log_decay.dim() == 1 and key_mask is None and k.shape[1] > 0:  # -inf * 0 is NaN
             return (log_decay * k.shape[1]).expand(k.shape[0], -1)
         return each.sum(1)
-    lengths = cu_seqlens.diff()
-    row = torch.repeat_interleave(lengths, output_size=k.shape[1])
-    return each.new_zeros(len(lengths), k.shape[2]).index_add(0, row, each[0])
+    # The row of a token is the number of sequences that end before it.
+    ends = torch.zeros(k.shape[1] + 1, dtype=torch.int64, device=k.device)
+    ends = ends.index_add(0, cu_seqlens[1:], torch.ones_like(cu_seqlens[1:], dtype=torch.int64))
+    row = ends[:-1].cumsum(0)
+    return each.new_zeros(len(cu_seqlens) - 1, k.shape[2]).index_add(0, row, each[0])
 
 
 def empty_sums(

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+PACKED = (0, 1, 2, 3, 8)  # q, k, v, key_mask and log_decay of `Inputs`
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -21,7 +23,8 @@ class Operator:
     name: str
     function: Callable[..., tuple[Tensor, ...]]
     differentiable: int = 1  # outputs after these have no gradient
-    # Whether inputs 0 to 3 and output 0 are sequences packed along axis 1, with offsets in input 4.
+    # Whether the inputs `PACKED` and output 0 are sequences packed along axis 1, with offsets in
+    # input 4.
     packed: bool = False
 
 
@@ -98,7 +101,7 @@ class _Backward(torch.autograd.Function):
         ]
         inputs = fold.inputs(tensors[count:], dims[count:])
         found = _Backward.apply(operator, *grads, *inputs)
-        packed = [operator.packed and i < 4 for i, x in enumerate(inputs) if _is_float(x)]
+        packed = [operator.packed and i in PACKED for i, x in enumerate(inputs) if _is_float(x)]
         return tuple(map(fold.back, found, packed)), (0,) * len(found)
 
 
@@ -120,7 +123,7 @@ class _Fold:
     def inputs(self, inputs: tuple[Any, ...], dims: tuple[Any, ...]) -> list[Tensor | None]:
         packed = self.operator.packed
         folded: list[Tensor | None] = [
-            None if x is None else self(x, dim, packed and i < 4)
+            None if x is None else self(x, dim, packed and i in PACKED)
             for i, (x, dim) in enumerate(zip(inputs, dims, strict=True))
         ]
         if packed:
