@@ -87,18 +87,22 @@ SPLITS = [(1, 300, 400), (3, 700, 40), (1, 9001, 3), (2, 5000, 1)]
 
 @pytest.mark.parametrize("backend", [p for p in EVERY_BACKEND if p.values[0] != "eager"])
 @pairwise("shape, dtype, causal", SPLITS, [torch.float32, torch.bfloat16], [False, True])
-def test_number_of_threads_does_not_change_any_bit(backend, causal, shape, dtype):
+@pytest.mark.parametrize("decays", [False, True], ids=["", "decay"])
+def test_number_of_threads_does_not_change_any_bit(backend, decays, causal, shape, dtype):
     inputs = [draw(*shape, seed=i, scale=2).to(dtype).requires_grad_() for i in range(3)]
     gy = draw(*shape, seed=5).to(dtype)
+    if decays and not causal:
+        pytest.skip("only causal calls decay")
+    decay = draw(shape[2], seed=6).exp().neg().requires_grad_() if decays else None
     threads = torch.get_num_threads()
     answers = []
     try:
         for n in (1, 2, 3, 5):
             torch.set_num_threads(n)
             options = dict(causal=causal, return_state=True, backend=backend)
-            y, state = ea_series(*inputs, **options)
+            y, state = ea_series(*inputs, log_decay=decay, **options)
             outputs, gradients = (y, state.s, state.z), (gy, state.s.detach(), state.z.detach())
-            grads = torch.autograd.grad(outputs, inputs, gradients)
+            grads = torch.autograd.grad(outputs, [*inputs, decay][: 3 + decays], gradients)
             answers.append((*(x.detach() for x in outputs), state.shift, *grads))
     finally:
         torch.set_num_threads(threads)
@@ -112,9 +116,10 @@ def test_uninitialised_memory_is_never_read(backend):
     """Deterministic mode fills fresh CPU memory with NaN; no NaN may reach the results."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        for causal in (False, True):
+        for causal, decays in ((False, False), (True, False), (True, True)):
             q, k, v = (draw(2, 70, 19, seed=i).float().requires_grad_() for i in range(3))
-            y, state = ea_series(q, k, v, causal=causal, return_state=True, backend=backend)
+            options = dict(causal=causal, return_state=True, backend=backend)
+            y, state = ea_series(q, k, v, log_decay=-v.square() if decays else None, **options)
             grads = torch.autograd.grad(y.sum() + state.s.sum(), (q, k, v))
             assert all(x.isfinite().all() for x in (y, *tree_leaves(state), *grads))
     finally:

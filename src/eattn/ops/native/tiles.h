@@ -112,13 +112,12 @@ template <class E> struct Weights {
   }
 
   // The stored sums are e^(m^2 + c) times the true ones. `rise` is m^2 + c - k^2: a key has the
-  // weight e^rise, which may be larger than 1. If it is too large anywhere, all keys with a
-  // positive rise replace the shift, so that this happens in all channels at once, and rarely. At
-  // the end of the tile the shift is the one of the largest weight: m_t^2 = min(m_(t-1)^2 - g_t,
+  // weight e^rise, which may be larger than 1. If it is too large, the key replaces the shift. At
+  // the end of the tile the shift is that of the largest weight: m_t^2 = min(m_(t-1)^2 - g_t,
   // k_t^2).
   static __attribute__((noinline)) void decayed(const E &e, const Operands &in, V shift,
                                                 Weights &to) {
-    constexpr Real kHighest = 16;
+    constexpr Real kHighest = 20;
     Course &course = to.course;
     V m = shift, c{}, whole = splat(1), least = shift * shift;
     const V least_before = least;
@@ -133,7 +132,7 @@ template <class E> struct Weights {
       least = min(least - in.g[t], a * a);
       V rise = fma(m - a, m + a, c);
       if (__builtin_expect(any_above(rise, splat(kHighest)), 0)) {
-        const I replaced = rise > 0;
+        const I replaced = rise > kHighest;
         course.kept[t] = select(replaced, exp(-rise), splat(1));
         course.moved |= 1u << t;
         whole = whole * course.kept[t];
