@@ -27,9 +27,10 @@ HEADS = (
 )
 KINDS = (EAModel, *HEADS)
 PER_TEXT = (EAForSequenceClassification,)  # one result per text, not per token
-# Taylor, quadrature, all options of QKRange, exact EA, a wide grid, and six other kinds of mixers
+# Taylor with decay, quadrature with gates, all options of QKRange, exact EA, a wide grid, and six
+# other kinds of mixers
 MIXERS = (
-    *("ea-6", "ea-q17", "ea-2+norm+bandwidth+center", "ea", "ea-q65r16+norm"),
+    *("ea-6+decay", "ea-q17+gate", "ea-2+norm+bandwidth+center", "ea", "ea-q65r16+norm"),
     *("sa", "sa+rope", "la", "la+gate", "deltanet", "linear-rnn"),
 )
 # The defaults, BERT's layer norms with learned positions, and no convolution

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
         (folder / "text" / name).write_bytes(content)
     files = sorted((folder / "text").iterdir())
     said = call("train", "--text", *files, "--out", folder / "model", *SMALL)
-    assert said.startswith(f"{folder / 'model'}: ea-6, ")
+    assert said.startswith(f"{folder / 'model'}: ea-6+decay, ")
     assert " bits per byte on 1 validation document\n" in said
     return folder
 
@@ -54,7 +54,7 @@ def points(model) -> list[float]:
     return [point["bits_per_byte"] for point in about["points"]]
 
 
-@pytest.mark.parametrize("mixer", ["sa", "ea"])
+@pytest.mark.parametrize("mixer", ["sa", "ea", "ea-q17+gate"])
 def test_options_reach_the_model(folder, tmp_path, mixer):
     options = ["--mixer", mixer, "--short-conv", 0, "--positions", "--tokenizer", "bpe"]
     more = ["--vocab", 280, "--epochs", 1, "--seed", 3, *SIZE]

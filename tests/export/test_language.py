@@ -19,8 +19,9 @@ from eattn.hf import EACache, EAForMaskedLM
 LONGEST = 1200
 MODELS = {
     "ea-2": {},
+    "ea-2+decay": dict(mixer="ea-2+decay"),
     "ea-q7": dict(
-        mixer="ea-q7+norm+center+bandwidth", norm="post", max_position_embeddings=LONGEST
+        mixer="ea-q7+norm+center+bandwidth+gate", norm="post", max_position_embeddings=LONGEST
     ),
 }
 
@@ -41,8 +42,9 @@ def step(model, tmp_path_factory):
     return Exported(export.step(model), tmp_path_factory.mktemp("step"), onnx=False)
 
 
-def test_inputs_and_outputs_have_names(step, sequence):
-    state = ["layer0.conv", "layer0.s", "layer0.z", "layer0.shift", "seen"]
+def test_inputs_and_outputs_have_names(model, step, sequence):
+    decay = ["layer0.log_decay"] if "+" in model.config.mixer else []
+    state = ["layer0.conv", "layer0.s", "layer0.z", "layer0.shift", *decay, "seen"]
     inputs, outputs = ["input_ids", *state], ["logits", *(f"next.{name}" for name in state)]
     assert (step.graph.input_names, step.graph.output_names) == (inputs, outputs)
     assert sequence.graph.input_names == ["input_ids", "attention_mask"]

@@ -134,6 +134,43 @@ def test_model_class_sets_causal_if_config_omits_it(kind):
     assert all(layer.config.causal is causal for layer in made.base_model.layers)
 
 
+@kinds
+def test_model_class_sets_mixer_if_config_omits_it(kind, tmp_path):
+    given = config()
+    made = kind(given)
+    mixer = "ea-6+decay" if kind in (EAModel, EAForCausalLM) else "ea-6"
+    assert made.config.mixer == mixer and given.mixer is None
+    assert all(layer.config.mixer == mixer for layer in made.base_model.layers)
+    made.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).mixer == mixer
+
+
+def test_causal_decides_on_the_default_mixer():
+    assert EAModel(config(causal=False)).config.mixer == "ea-6"
+    assert EAForSequenceClassification(config(causal=True)).config.mixer == "ea-6+decay"
+
+
+def test_saved_config_without_mixer_keeps_ea_6(tmp_path):
+    config(causal=True).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert EAConfig.from_pretrained(tmp_path).mixer is None
+    del saved["mixer"]
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert EAConfig.from_pretrained(tmp_path).mixer == "ea-6"
+    assert EAConfig.from_pretrained(tmp_path, mixer="ea-2").mixer == "ea-2"
+
+
+@pytest.mark.parametrize("option", ["decay", "gate"])
+def test_decay_in_non_causal_model_raises(option):
+    mixer = f"ea-q17+{option}"
+    for make in (
+        lambda: config(mixer=mixer, causal=False),
+        lambda: EAForMaskedLM(config(mixer=mixer)),
+    ):
+        with pytest.raises(ValueError, match=r"\+.* needs causal=True, got False; .* use 'ea-q17'"):
+            make()
+
+
 def test_contradictory_causal_raises():
     with pytest.raises(ValueError, match="EAForCausalLM needs causal=True"):
         EAForCausalLM(config(causal=False))

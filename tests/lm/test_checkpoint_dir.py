@@ -45,7 +45,7 @@ def test_transformers_reads_it(saved):
 def test_the_history_is_saved_and_the_checkpoint_removed(saved):
     out, trained = saved
     about = json.loads((out / "training.json").read_text())
-    assert about["config"]["mixer"] == "ea-6"
+    assert about["config"]["mixer"] == "ea-6+decay"
     assert about["config"]["text"] == text().fingerprint
     assert about["validation"] == [document.name for document in text().validation]
     assert about["points"][-1]["bits_per_byte"] == trained.points[-1].bits_per_byte
@@ -83,7 +83,7 @@ def test_only_the_same_run_is_resumed(tmp_path):
         start(tmp_path, text(), CONFIG, force=force)
         assert mark.exists()
     other = LMConfig(**TINY | dict(mixer="sa"))
-    message = r"another configuration: mixer was ea-6 and is sa; .*--force starts again"
+    message = r"another configuration: mixer was ea-6\+decay and is sa; .*--force starts again"
     with pytest.raises(ValueError, match=message):
         start(tmp_path, text(), other, force=False)
     with pytest.raises(ValueError, match=r"text was \w+ and is \w+"):

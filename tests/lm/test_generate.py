@@ -22,7 +22,7 @@ def written(model, count: int = 40, **options) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "mixer", ["ea-6", "ea-q17", "ea", "sa", "sa+rope", "la", "la+gate", "deltanet"]
+    "mixer", ["ea-6+decay", "ea-q17+gate", "ea", "sa", "sa+rope", "la", "la+gate", "deltanet"]
 )
 def test_greedy_tokens_match_transformers(mixer):
     model = make(mixer=mixer)

@@ -40,7 +40,7 @@ def packed(length: int = 32, tokenizer=None) -> PackedDataset:
     return PackedDataset(encode(tokenizer, documents()), length=length, end=BYTES)
 
 
-@pytest.mark.parametrize("mixer", [*MIXERS, "sa+rope", "la+gate"])
+@pytest.mark.parametrize("mixer", [*MIXERS, "ea-6+decay", "ea-6+gate", "sa+rope", "la+gate"])
 def test_packed_sequences_have_the_loss_of_each_alone(mixer):
     net = model(mixer=mixer)
     tokens, labels, cu_seqlens = batch = packed(100).collate([3, 0, 2])

@@ -15,7 +15,17 @@ from eattn.nn.block import TransformerConfig
 mixers = pytest.mark.parametrize("mixer", MIXERS)
 # aft has the same position in all rows, so it cannot decode rows of unequal length.
 unequal_mixers = pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "aft"])
-CONSTANT = ["ea-2", "ea-6", "la", "taylor", "deltanet", "la+gate", "gru", "linear-rnn"]
+CONSTANT = [
+    "ea-2",
+    "ea-6",
+    "ea-6+decay",
+    "la",
+    "taylor",
+    "deltanet",
+    "la+gate",
+    "gru",
+    "linear-rnn",
+]
 FIELDS = ("weekday", "hour")
 HORIZON = 5
 LENGTHS = [7, 3, 1]

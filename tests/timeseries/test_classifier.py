@@ -3,6 +3,7 @@
 import copy
 import importlib
 import random
+import re
 import sys
 
 import numpy as np
@@ -73,8 +74,10 @@ def test_every_mixer_predicts_series_longer_than_in_fit(mixer):
 
 def test_causal_mixer_raises():
     X, y = waves(12)
-    with pytest.raises(ValueError, match="'deltanet' needs causal=True, got False; a model that"):
-        EAClassifier("deltanet", **TINY).fit(X, y)
+    for mixer in ("deltanet", "ea-6+gate"):
+        message = f"{re.escape(repr(mixer))} needs causal=True, got False; a model that"
+        with pytest.raises(ValueError, match=message):
+            EAClassifier(mixer, **TINY).fit(X, y)
 
 
 def test_long_series_are_split_and_averaged(fitted):

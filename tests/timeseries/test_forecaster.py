@@ -16,7 +16,19 @@ from eattn.timeseries.metrics import mase, scores, seasonal_scale
 TINY = dict(
     horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=4, batch_size=16, lr=0.02
 )
-CONSTANT = ["ea-2", "ea-6", "ea-q25r12", "la", "taylor", "deltanet", "la+gate", "gru", "linear-rnn"]
+CONSTANT = [
+    "ea-2",
+    "ea-6",
+    "ea-6+decay",
+    "ea-6+gate",
+    "ea-q25r12",
+    "la",
+    "taylor",
+    "deltanet",
+    "la+gate",
+    "gru",
+    "linear-rnn",
+]
 GROWING = ["ea", "sa", "sa-math", "sa+rope"]
 # With a window, the state holds the last values for every mixer.
 MODES = [*((mixer, None) for mixer in (*CONSTANT, *GROWING)), ("ea-6", 8), ("sa", 8)]

@@ -151,7 +151,9 @@ def check_log_decay(log_decay: Tensor, k: Tensor, causal: bool) -> None:
     check_dense("log_decay", log_decay)
     if not causal:
         raise ValueError("log_decay needs causal=True: without an order of tokens nothing decays")
-    if log_decay.shape not in (k.shape, k.shape[-1:]):
+    # Compare the number of axes first: B = D would be a guard in a graph with a symbolic B.
+    want = k.shape if log_decay.dim() == k.dim() else k.shape[-1:]
+    if log_decay.dim() != len(want) or log_decay.shape != want:
         raise ValueError(
             f"log_decay must have k's shape {_size(k)} or be [D] = {_size(k)[-1:]},"
             f" got shape {_size(log_decay)}"
