@@ -101,9 +101,9 @@ def _scan_grid(x: Tensor, lost: Tensor, start: Tensor) -> Tensor:
     layout = _Layout(lost)
     x = layout.split(x, 2).masked_fill(layout.padded.unsqueeze(-1), 0)
     lost = layout.split(lost, 1).masked_fill(layout.padded, 0)
-    inner = _exp(layout.tokens.spans(lost), layout.tokens)
+    inner = layout.tokens.existing(torch.exp(-layout.tokens.spans(lost)))
     whole = torch.cat([torch.zeros_like(lost[:, :1, 0]), lost.sum(2)], 1)
-    outer = _exp(layout.chunks.spans(whole), layout.chunks)
+    outer = layout.chunks.existing(torch.exp(-layout.chunks.spans(whole)))
     total = torch.cat([start, (x * torch.exp(-_lost_after(lost)).unsqueeze(-1)).sum(3)], 2)
     for earlier, kept in zip(layout.chunks.earlier, outer, strict=True):
         total = total + total.index_select(2, earlier) * kept.unsqueeze(-1)
@@ -195,7 +195,9 @@ def _shifts(
         ends = torch.minimum(ends, ends.index_select(1, earlier))
     before = ends[:, :-1].unsqueeze(2)
     m = torch.minimum(m, before)
-    inner, outer = _kept(m, tokens), _kept(ends, chunks)
+    inner, outer = (
+        over.existing(decay(over.all(x), x)) for x, over in ((m, tokens), (ends, chunks))
+    )
     point, w = kernel.key(k, m)
     to_end, carried = decay(m, m[:, :, -1:]), decay(before, m)
     return _Moves(point, w, inner, outer, to_end, carried, ends[:, -1:])
@@ -219,10 +221,10 @@ class _Shift(NamedTuple):
     def at(self, position: Tensor) -> "_Shift":
         return _Shift(self.m.index_select(-2, position), self.c.index_select(-2, position))
 
-    def kept(self, spans: list[Tensor], over: "_Doubling") -> tuple[Tensor, ...]:
+    def kept(self, spans: Tensor, over: "_Doubling") -> tuple[Tensor, ...]:
         """Return the factors from the shifts at earlier positions to these; 0 if missing."""
-        pairs = zip(over.earlier, spans, strict=True)
-        return _exp([self.at(earlier).rise(lost, self) for earlier, lost in pairs], over)
+        earlier = _Shift(over.all(self.m), over.all(self.c))
+        return over.existing(torch.exp(-earlier.rise(spans, self)))
 
 
 def _decays(
@@ -264,9 +266,9 @@ def _decays(
     )
 
 
-def _running(own: _Shift, spans: list[Tensor], over: "_Doubling") -> _Shift:
+def _running(own: _Shift, spans: Tensor, over: "_Doubling") -> _Shift:
     """Return the shift at each position from the shifts of single positions."""
-    for earlier, lost in zip(over.earlier, spans, strict=True):
+    for earlier, lost in zip(over.earlier, spans.unbind(), strict=True):
         own = own.at(earlier).then(lost, own)  # a missing position 0 lost too much to be smaller
     return own
 
@@ -277,26 +279,30 @@ def _lost_after(lost: Tensor) -> Tensor:
     return later.flip(2).cumsum(2).flip(2)  # not a difference: inf - inf is NaN
 
 
-def _exp(loss: list[Tensor], over: "_Doubling") -> tuple[Tensor, ...]:
-    """Return e^-loss from each earlier position; 0 if it is missing."""
-    pairs = zip(loss, over.exists.unsqueeze(-1), strict=True)
-    return tuple(torch.exp(-x).masked_fill(~exists, 0) for x, exists in pairs)
-
-
 class _Doubling:
-    """Positions 1, 2, 4, ... before each of n positions, clamped to 0, and whether they exist."""
+    """Positions 1, 2, 4, ... before each of n positions, clamped to 0."""
 
     def __init__(self, here: Tensor, count: int) -> None:
         there = here - here.new_tensor([1 << r for r in range(count)]).unsqueeze(1)
-        self.earlier, self.exists = there.clamp(min=0).unbind(), there >= 0
+        self.earlier, self.missing = there.clamp(min=0).unbind(), there < 0
 
-    def spans(self, x: Tensor) -> list[Tensor]:
-        """Sum x [..., n, D] over the last 1, 2, 4, ... positions."""
+    def all(self, x: Tensor) -> Tensor:
+        """Return x [..., n, D] at all earlier positions, [count, ..., n, D]."""
+        earlier = x.index_select(-2, torch.cat(self.earlier))
+        return earlier.unflatten(-2, (len(self.earlier), -1)).movedim(-3, 0)
+
+    def existing(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return [count, ..., n, D] for each distance, with 0 where the position is missing."""
+        missing = self.missing.view(len(self.earlier), *(1,) * (x.dim() - 3), -1, 1)
+        return x.masked_fill(missing, 0).unbind()
+
+    def spans(self, x: Tensor) -> Tensor:
+        """Sum x [..., n, D] over the last 1, 2, 4, ... positions, [count, ..., n, D]."""
         found = [x]
-        for earlier, exists in zip(self.earlier[:-1], self.exists.unsqueeze(-1), strict=False):
-            before = found[-1].index_select(-2, earlier).masked_fill(~exists, 0)
+        for earlier, missing in zip(self.earlier[:-1], self.missing.unsqueeze(-1), strict=False):
+            before = found[-1].index_select(-2, earlier).masked_fill(missing, 0)
             found.append(found[-1] + before)
-        return found
+        return torch.stack(found)
 
 
 class _Layout:
@@ -334,12 +340,3 @@ def _doublings(size: int) -> int:
     return next(
         (r for r in range(MAX_DOUBLINGS) if statically_known_true(size <= 1 << r)), MAX_DOUBLINGS
     )
-
-
-def _kept(m: Tensor, over: _Doubling) -> tuple[Tensor, ...]:
-    """Return the decay from the shift at each earlier position to m [..., n, D]; 0 if missing."""
-    count = len(over.earlier)
-    earlier = m.index_select(-2, torch.cat(over.earlier))
-    old = earlier.unflatten(-2, (count, -1)).movedim(-3, 0)
-    exists = over.exists.view(count, *(1,) * (m.dim() - 2), -1, 1)
-    return (decay(old, m) * exists).unbind()
