@@ -24,8 +24,11 @@ thorough = settings(
 
 
 @st.composite
-def calls(draw_from):
-    """Draw q, k, v and a cotangent [B, L, D] in float64, and an expansion."""
+def calls(draw_from, decays=("", "decay", "gate")):
+    """Draw q, k, v and a cotangent [B, L, D] in float64, and an expansion.
+
+    A log decay, [D] or [B, L, D] with some -inf, may follow q, k and v.
+    """
     shape = (
         draw_from(st.integers(1, 3)),
         draw_from(st.integers(1, 90)),
@@ -33,7 +36,21 @@ def calls(draw_from):
     )
     seed = draw_from(st.integers(0, 2**31))
     q, k, v, gy = (draw(*shape, seed=seed + i, scale=0.8) for i in range(4))
-    return (q, k, v), gy, draw_from(EXPANSIONS)
+    decay = draw_from(st.sampled_from(decays))
+    if not decay:
+        return (q, k, v), gy, draw_from(EXPANSIONS)
+    g = -draw(*shape, seed=seed + 4, scale=2.0, mean=-2.0).exp()
+    g = g[0, 0] if decay == "decay" else g.masked_fill(g < -5, -torch.inf)
+    return (q, k, v, g), gy, draw_from(EXPANSIONS)
+
+
+def cut(g: Tensor | None, a: int | None, b: int | None) -> Tensor | None:
+    """Return the log decay of the tokens from a to b."""
+    return g if g is None or g.dim() == 1 else g[:, a:b]
+
+
+def series(q, k, v, g=None, **options):
+    return ea_series(q, k, v, log_decay=g, **options)
 
 
 def value_and_grads(op, inputs, gy: Tensor) -> tuple[Tensor, ...]:
@@ -44,7 +61,8 @@ def value_and_grads(op, inputs, gy: Tensor) -> tuple[Tensor, ...]:
 
 def assert_same(got, want, expansion: Expansion) -> None:
     bound = 64 * reference.condition(expansion) * torch.finfo(torch.float64).eps
-    for name, a, b in zip(("y", "dq", "dk", "dv"), got, want, strict=True):
+    names = ("y", "dq", "dk", "dv", "dg")[: len(want)]
+    for name, a, b in zip(names, got, want, strict=True):
         assert_near(a, b, bound * (4 + float(b.abs().max())), name)
 
 
@@ -56,16 +74,16 @@ def test_chunked_equals_parallel(backend, call, data):
     L = gy.shape[1]
     cuts = sorted(data.draw(st.lists(st.integers(0, L), max_size=4)))
 
-    def chunked(q, k, v):
+    def chunked(q, k, v, g=None):
         ys, state = [], None
         for a, b in zip([0, *cuts], [*cuts, L], strict=True):
-            part = q[:, a:b], k[:, a:b], v[:, a:b]
+            part = q[:, a:b], k[:, a:b], v[:, a:b], cut(g, a, b)
             options = dict(expansion=expansion, causal=True, state=state, backend=backend)
-            y, state = ea_series(*part, **options, return_state=True)
+            y, state = series(*part, **options, return_state=True)
             ys.append(y)
         return torch.cat(ys, 1)
 
-    parallel = partial(ea_series, expansion=expansion, causal=True, backend=backend)
+    parallel = partial(series, expansion=expansion, causal=True, backend=backend)
     want = value_and_grads(parallel, inputs, gy)
     assert_same(value_and_grads(chunked, inputs, gy), want, expansion)
 
@@ -75,66 +93,80 @@ def test_chunked_equals_parallel(backend, call, data):
 def test_steps_equal_parallel(call):
     inputs, gy, expansion = call
 
-    def steps(q, k, v):
+    def steps(q, k, v, g=None):
         state, ys = State.zeros(q.shape[0], q.shape[2], expansion=expansion, dtype=q.dtype), []
-        for token in zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True):
-            y, state = ea_series_step(*token, state)
+        decays = [g] * q.shape[1] if g is None or g.dim() == 1 else g.unbind(1)
+        for *token, decay in zip(q.unbind(1), k.unbind(1), v.unbind(1), decays, strict=True):
+            y, state = ea_series_step(*token, state, log_decay=decay)
             ys.append(y)
         return torch.stack(ys, 1)
 
-    want = value_and_grads(partial(ea_series, expansion=expansion, causal=True), inputs, gy)
+    want = value_and_grads(partial(series, expansion=expansion, causal=True), inputs, gy)
     assert_same(value_and_grads(steps, inputs, gy), want, expansion)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @every_backend
 @thorough
-@given(calls(), st.data())
-def test_packed_equals_padded_equals_separate(backend, causal, call, data):
-    (q, k, v), gy, expansion = call
-    q, k, v, gy = (x[:1] for x in (q, k, v, gy))
-    L = q.shape[1]
+@given(st.data())
+def test_packed_equals_padded_equals_separate(backend, causal, data):
+    inputs, gy, expansion = data.draw(calls() if causal else calls(decays=("",)))
+    *inputs, gy = (x if x.dim() == 1 else x[:1] for x in (*inputs, gy))
+    L = gy.shape[1]
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, L), max_size=3))), L]
     spans = list(itertools.pairwise(cuts))
     options = dict(expansion=expansion, causal=causal, backend=backend)
 
-    packed = partial(ea_series, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
+    packed = partial(series, cu_seqlens=torch.tensor(cuts, dtype=torch.int32), **options)
 
-    def alone(q, k, v):
+    def alone(q, k, v, g=None):
         return torch.cat(
-            [ea_series(q[:, a:b], k[:, a:b], v[:, a:b], **options) for a, b in spans], 1
+            [series(q[:, a:b], k[:, a:b], v[:, a:b], cut(g, a, b), **options) for a, b in spans],
+            1,
         )
 
-    def padded(q, k, v):
-        rows = [torch.nn.functional.pad(x[0, a:b], (0, 0, 0, L - (b - a)), value=9.0)
-                for x in (q, k, v) for a, b in spans]  # fmt: skip
-        n = len(spans)
-        q_, k_, v_ = (torch.stack(rows[i * n : (i + 1) * n]) for i in range(3))
+    def padded(*inputs):
+        def rows(x):
+            if x.dim() == 1:
+                return x
+            padding = [(0, 0, 0, L - (b - a)) for a, b in spans]
+            parts = [x[0, a:b] for a, b in spans]
+            pairs = zip(parts, padding, strict=True)
+            return torch.stack([torch.nn.functional.pad(*pair, value=9.0) for pair in pairs])
+
         mask = torch.arange(L) < torch.tensor([[b - a] for a, b in spans])
-        y = ea_series(q_, k_, v_, key_mask=mask, **options)
+        y = series(*map(rows, inputs), key_mask=mask, **options)
         return torch.cat([y[i, : b - a] for i, (a, b) in enumerate(spans)])[None]
 
-    want = value_and_grads(alone, (q, k, v), gy)
-    assert_same(value_and_grads(packed, (q, k, v), gy), want, expansion)
-    assert_same(value_and_grads(padded, (q, k, v), gy), want, expansion)
+    want = value_and_grads(alone, inputs, gy)
+    assert_same(value_and_grads(packed, inputs, gy), want, expansion)
+    assert_same(value_and_grads(padded, inputs, gy), want, expansion)
 
 
 @thorough
 @given(calls(), st.data())
 def test_merged_and_initial_states_equal_one_call(call, data):
     inputs, gy, expansion = call
-    cut = data.draw(st.integers(0, gy.shape[1]))
+    L = gy.shape[1]
+    at = data.draw(st.integers(0, L))
 
-    def merged(q, k, v):
-        a = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
-        b = accumulate(k[:, cut:], v[:, cut:], expansion=expansion)
-        return readout(q, State.merge(a, b))
+    def part(k, v, g, a, b):
+        return accumulate(k[:, a:b], v[:, a:b], expansion=expansion, log_decay=cut(g, a, b))
 
-    def initial(q, k, v):
-        state = accumulate(k[:, :cut], v[:, :cut], expansion=expansion)
-        return ea_series(q, k[:, cut:], v[:, cut:], expansion=expansion, state=state)
+    def whole(q, k, v, g=None):
+        return readout(q, part(k, v, g, 0, L))
 
-    want = value_and_grads(partial(ea_series, expansion=expansion), inputs, gy)
+    def merged(q, k, v, g=None):
+        return readout(q, State.merge(part(k, v, g, 0, at), part(k, v, g, at, L)))
+
+    def initial(q, k, v, g=None):
+        options = dict(expansion=expansion, state=part(k, v, g, 0, at))
+        if g is None:
+            return ea_series(q, k[:, at:], v[:, at:], **options)
+        last = q[:, at:], k[:, at:], v[:, at:], cut(g, at, L)
+        return readout(q, series(*last, **options, causal=True, return_state=True)[1])
+
+    want = value_and_grads(whole, inputs, gy)
     assert_same(value_and_grads(merged, inputs, gy), want, expansion)
     assert_same(value_and_grads(initial, inputs, gy), want, expansion)
 
