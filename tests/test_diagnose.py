@@ -20,6 +20,17 @@ def batch(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("mixer", ["ea-6+decay", "ea-q9+gate"])
+def test_error_of_a_layer_with_decay_is_relative_to_decayed_attention(mixer):
+    made, x = layer(mixer, causal=True), batch(2, 25, 8)
+    mask = torch.arange(25) >= torch.tensor([[0], [4]])
+    (found,) = diagnose(made, dict(x=x, key_mask=mask)).layers
+    grid = Quadrature(33)  # exact EA to 1e-4
+    assert found.errors[made.expansion] > 1e-3
+    fine = diagnose(made, dict(x=x, key_mask=mask), candidates=[grid]).layers[0]
+    assert fine.errors[grid] < 1e-4 and fine.total == found.total
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mixer", ["ea-2", "ea-6", "ea-q9"])
 def test_reported_error_matches_the_layer(mixer, causal):

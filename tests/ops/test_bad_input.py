@@ -26,6 +26,14 @@ def call(**options):
     return ea_series(X, X, X, **options)
 
 
+def decayed(log_decay):
+    return call(causal=True, log_decay=log_decay)
+
+
+def step(**options):
+    return ea_series_step(TOKEN, TOKEN, TOKEN, STATE, **options)
+
+
 def packed(*offsets, keys=ONE, **options):
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32)
     return ea_series(ONE, keys, keys, cu_seqlens=cu_seqlens, **options)
@@ -71,6 +79,16 @@ WRONG_VALUES = [
     (lambda: packed(5), "cu_seqlens must be [n + 1]"),
     (lambda: packed(0, 5, keys=x(1, 6, 3)), "cu_seqlens needs as many queries as keys"),
     (lambda: packed(0, 2, 5, state=State.zeros(1, 3)), "state must have s, z (2, 3, 7)"),
+    (lambda: call(log_decay=x(3)), "log_decay needs causal=True"),
+    (lambda: decayed(x(2, 5)), "log_decay must have k's shape (2, 5, 3) or be [D] = (3,)"),
+    (lambda: decayed(x(1, 5, 3)), "log_decay must have k's shape (2, 5, 3)"),
+    (lambda: decayed(x(4)), "log_decay must have k's shape (2, 5, 3) or be [D] = (3,), got"),
+    (lambda: decayed(X.to("meta")), "log_decay must be on cpu like k, got meta"),
+    (lambda: accumulate(X, X, log_decay=x(2, 3)), "log_decay must have k's shape"),
+    (lambda: step(log_decay=X), "log_decay must have k's shape (2, 3) or be [D]"),
+    (lambda: step(log_decay=x(2)), "log_decay must have k's shape (2, 3) or be [D]"),
+    (lambda: packed(0, 4, causal=True, log_decay=x(3)), "cu_seqlens must run from 0 to L = 5"),
+    (lambda: call(state=replace(STATE, log_decay=x(3))), "state must have log_decay (2, 3) or"),
     (lambda: call(expansion=Quadrature(9), state=STATE), EXPANSION),
     (lambda: call(expansion=Quadrature(9, 1), state=Q9), "radius=1.0), got Quadrature(nodes=9"),
     (lambda: call(order=4, state=STATE), "of the call, Taylor(order=4), got Taylor(order=6)"),
@@ -110,6 +128,9 @@ WRONG_TYPES = [
     (lambda: call(key_mask=MASK.float()), "key_mask must be a bool tensor"),
     (lambda: call(key_mask=[True]), "key_mask must be a bool tensor"),
     (lambda: call(cu_seqlens=x(2)), "cu_seqlens must be an int32 or int64 tensor"),
+    (lambda: decayed(X.long()), "log_decay must be a floating-point tensor, got torch.int64"),
+    (lambda: decayed(-0.5), "log_decay must be a floating-point tensor, got float"),
+    (lambda: decayed(X.to_sparse()), "log_decay must be a dense tensor"),
     (lambda: call(state=X), "state must be an eattn.State"),
     (lambda: call(state=tree_map(torch.Tensor.half, STATE)), "must be float32 or float64"),
     (lambda: ea_series_step(TOKEN, TOKEN, TOKEN, None), "state must be an eattn.State"),

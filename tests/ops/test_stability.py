@@ -11,7 +11,7 @@ from eattn import Quadrature, Taylor, ea_series
 from eattn.ops import reference
 
 EPS = torch.finfo(torch.float32).eps
-MASKED = ["mask", "mask state", "packed mask"]
+MASKED = ["mask", "mask state", "packed mask", "mask gate"]
 EXPANSIONS = [Taylor(6), Quadrature(65)]
 expansions = pytest.mark.parametrize("expansion", EXPANSIONS, ids=str)
 
@@ -98,6 +98,40 @@ def test_shrinking_and_growing_keys_match_reference(backend, causal):
 
 
 @every_backend
+def test_small_old_key_does_not_make_decayed_keys_underflow(backend):
+    """One tiny key, then 10,000 large ones, whose weight relative to it is e^-400."""
+    L = 10_001
+    q, v = draw(1, L, 3, seed=1), draw(1, L, 3, seed=2)
+    k = draw(1, L, 3, seed=3) / 100 + 20
+    k[:, 0] = 1e-4
+    rate = torch.tensor([0.1, 1.0, 30.0])  # of forgetting: the tiny key counts for 4,000 to 13
+    gate = -rate * draw(1, L, 3, seed=4).abs().clamp(0.5, 2)
+    case = Case(q, k, v, Taylor(6), True, log_decay=gate, through_state=False).to(torch.float32)
+    got, want = run(case, backend), run(case.to(torch.float64), backend)
+    bound = 8 * reference.condition(Taylor(6)) * EPS * float(v.abs().max())
+    assert_near(got.y, want.y, bound, "y")
+    assert_near(got.y[:, 100:, 2], case.v.double()[:, 100:, 2], 1e-3, "y of the fastest channel")
+    for name, grad in want.grads.items():
+        scale = float(grad.abs().max()) + float(k.abs().max())
+        assert_near(got.grads[name], grad, bound * scale, f"gradient of {name}")
+
+
+@every_backend
+@expansions
+def test_nan_gate_affects_its_channel_from_its_token_on(backend, expansion):
+    case = make((2, 37, 21), expansion=expansion, causal=True, with_="gate").to(torch.float32)
+    clean, spoiled = run(case, backend), case.log_decay.clone()
+    spoiled[:, 11, 4] = torch.nan
+    got = run(replace(case, log_decay=spoiled), backend)
+    others = [c for c in range(21) if c != 4]
+    assert torch.equal(got.y[:, :11], clean.y[:, :11])
+    assert torch.equal(got.y[..., others], clean.y[..., others])
+    assert got.y[:, 11:, 4].isnan().all()
+    for g in got.grads:
+        assert torch.equal(got.grads[g][..., others], clean.grads[g][..., others])
+
+
+@every_backend
 @causals
 @expansions
 def test_long_sums_stay_accurate(backend, causal, expansion):
@@ -139,10 +173,13 @@ def test_row_without_keys_is_zero_with_zero_gradient(backend, causal, expansion)
     [False, True],
 )
 def test_masked_tokens_change_no_bit(backend, causal, expansion, with_, junk):
+    causal = causal or "gate" in with_
     case = make((1, 45, 5), expansion=expansion, causal=causal, with_=with_).to(torch.float32)
     hidden = ~case.key_mask.unsqueeze(-1)
-    k, v = (x.masked_fill(hidden, junk) for x in (case.k, case.v))
-    spoiled = replace(case, k=k, v=v)
+    tensors = {"k": case.k, "v": case.v}
+    if case.log_decay is not None:
+        tensors["log_decay"] = case.log_decay
+    spoiled = replace(case, **{n: x.masked_fill(hidden, junk) for n, x in tensors.items()})
     got, want = run(spoiled, backend), run(case, backend)
     assert torch.equal(got.y, want.y)
     assert all(

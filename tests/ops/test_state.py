@@ -7,18 +7,19 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
-from op_helpers import draw
+from op_helpers import draw, unshifted
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from eattn import Quadrature, State, Taylor, accumulate, ea_series, ea_series_step, readout
+from eattn.ops.state import shift_decay
 
 
-def state_of(seed: int, *, order: int = 6, scale: float = 1.0) -> State:
-    return accumulate(
-        draw(3, 20, 5, seed=seed, scale=scale), draw(3, 20, 5, seed=seed + 1), order=order
-    )
+def state_of(seed: int, *, order: int = 6, scale: float = 1.0, decay: bool = False) -> State:
+    k, v = draw(3, 20, 5, seed=seed, scale=scale), draw(3, 20, 5, seed=seed + 1)
+    log_decay = -draw(3, 20, 5, seed=seed + 2).abs() / 10 if decay else None
+    return accumulate(k, v, order=order, log_decay=log_decay)
 
 
 def assert_equal(a: State, b: State) -> None:
@@ -39,14 +40,19 @@ def test_new_state_is_empty_frozen_and_reports_its_size():
     assert State.zeros(2, 8, expansion=Quadrature(9)).order is None
     assert state.nbytes == 2 * 8 * (5 + 5 + 1) * 4
     assert State.zeros(2, 8, order=4, dtype=torch.float64).nbytes == 2 * state.nbytes
+    assert state.log_decay is None
+    decaying = State.zeros(2, 8, order=4, decay=True)
+    assert decaying.log_decay.shape == (2, 8) and not decaying.log_decay.any()
+    assert decaying.nbytes == state.nbytes + 2 * 8 * 4
 
 
+@pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("negative_zero", [False, True])
-def test_merging_with_an_empty_state_changes_no_bit(negative_zero):
-    state = state_of(1)
+def test_merging_with_an_empty_state_changes_no_bit(negative_zero, decay):
+    state = state_of(1, decay=decay)
     if negative_zero:
         state.s[0, 0, 0] = -0.0
-    empty = State.zeros(3, 5, dtype=torch.float64)
+    empty = State.zeros(3, 5, decay=decay, dtype=torch.float64)
     assert_equal(State.merge(state, empty), state)
     assert_equal(State.merge(empty, state), state)
     assert_equal(State.merge(empty, empty), empty)
@@ -60,11 +66,33 @@ def test_merging_is_associative_and_commutative():
         torch.testing.assert_close(tree_leaves(left), tree_leaves(other))
 
 
+@pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(9)], ids=str)
+def test_merging_decays_the_earlier_state(expansion):
+    k, v, g = (draw(3, 30, 5, seed=i) for i in range(3))
+    g = -g.abs()
+    g[0, 12, 1] = -torch.inf
+    cuts = [(0, 10), (10, 12), (12, 30)]
+    a, b, c = (
+        accumulate(k[:, i:j], v[:, i:j], expansion=expansion, log_decay=g[:, i:j]) for i, j in cuts
+    )
+    want = accumulate(k, v, expansion=expansion, log_decay=g)
+    torch.testing.assert_close(want.log_decay, g.sum(1))
+    for got in (State.merge(State.merge(a, b), c), State.merge(a, State.merge(b, c))):
+        torch.testing.assert_close(tree_leaves(unshifted(got)), tree_leaves(unshifted(want)))
+    # A segment without decay keeps all of what came before.
+    plain = accumulate(k[:, :10], v[:, :10], expansion=expansion)
+    merged = State.merge(a, plain)
+    assert torch.equal(merged.log_decay, a.log_decay)
+    ratio = merged.z - shift_decay(plain.shift, merged.shift).unsqueeze(-1) * plain.z
+    torch.testing.assert_close(ratio, shift_decay(a.shift, merged.shift).unsqueeze(-1) * a.z)
+
+
 def test_merging_passes_gradients_to_both_states():
-    a, b = state_of(1), state_of(3, scale=2.0)
-    leaves = [x.clone().requires_grad_() for x in (a.s, a.z, b.s, b.z)]
+    a, b = state_of(1), state_of(3, scale=2.0, decay=True)
+    leaves = [x.clone().requires_grad_() for x in (a.s, a.z, b.s, b.z, b.log_decay)]
     merged = State.merge(
-        State(*leaves[:2], a.shift, a.expansion), State(*leaves[2:], b.shift, b.expansion)
+        State(*leaves[:2], a.shift, a.expansion),
+        State(*leaves[2:4], b.shift, b.expansion, leaves[4]),
     )
     readout(draw(3, 4, 5, seed=9), merged).sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() and x.grad.any() for x in leaves)
@@ -88,9 +116,10 @@ def test_to_changes_device_and_dtype():
         state.to(torch.bfloat16)
 
 
+@pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("how", ["pickle", "torch", "copy"])
-def test_state_can_be_saved_and_copied(how):
-    state = state_of(1)
+def test_state_can_be_saved_and_copied(how, decay):
+    state = state_of(1, decay=decay)
     if how == "pickle":
         back = pickle.loads(pickle.dumps(state))
     elif how == "copy":
@@ -104,16 +133,18 @@ def test_state_can_be_saved_and_copied(how):
     assert_equal(back, state)
 
 
+@pytest.mark.parametrize("decay", [None, -torch.ones(5)], ids=["plain", "decay"])
 @pytest.mark.parametrize("expansion", [Taylor(4), Quadrature(9, 3.0)], ids=str)
-def test_state_is_a_pytree_with_static_expansion(expansion):
-    state = accumulate(*draw(2, 3, 20, 5, seed=1).unbind(), expansion=expansion)
+def test_state_is_a_pytree_with_static_expansion(expansion, decay):
+    k, v = draw(2, 3, 20, 5, seed=1).unbind()
+    state = accumulate(k, v, expansion=expansion, log_decay=decay)
     leaves, spec = pytree.tree_flatten(state)
-    assert len(leaves) == 3
     assert_equal(pytree.tree_unflatten(leaves, spec), state)
     stored = pytree.treespec_loads(pytree.treespec_dumps(spec))
     assert_equal(pytree.tree_unflatten(leaves, stored), state)
     keys = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(state)[0]]
-    assert keys == ["['s']", "['z']", "['shift']"]
+    total = [] if decay is None else ["['log_decay']"]
+    assert keys == ["['s']", "['z']", "['shift']", *total]
 
 
 def test_activation_checkpointing_supports_states():
