@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from op_helpers import causals, draw, every_backend, pairwise
+from op_helpers import causals, draw, every_backend, pairwise, unshifted
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
@@ -257,10 +257,12 @@ def test_exported_program_consists_of_plain_operators(causal, with_, expansion):
 
 
 @both
-def test_exported_step_contains_no_scan(expansion):
+@pytest.mark.parametrize("decay", [None, -torch.rand(5)], ids=["plain", "decay"])
+def test_exported_step_contains_no_scan(expansion, decay):
     class Step(torch.nn.Module):
         def forward(self, q, k, v, state):
-            return ea_series_step(q, k, v, state)
+            y, state = ea_series_step(q, k, v, state, log_decay=decay)
+            return y, state if decay is None else unshifted(state)
 
     def arguments(B):
         return *(draw(B, 5, seed=i).float() for i in range(3)), _earlier(B, expansion)
