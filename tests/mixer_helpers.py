@@ -171,9 +171,10 @@ def literal(mixer: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
 
 def _log_decay(decay: Decay, x: Tensor) -> Tensor:
     """Return log(sigmoid(b)), or log(sigmoid(W_2 W_1 x + b)) for a gate."""
-    if decay.down is None:
+    if decay.gate_down is None:
         return torch.sigmoid(decay.bias).log()
-    return torch.sigmoid(x @ decay.down.weight.T @ decay.up.weight.T + decay.bias).log()
+    gate = F.linear(F.linear(x, decay.gate_down.weight), decay.gate_up.weight, decay.bias)
+    return torch.sigmoid(gate).log()
 
 
 def _convolved(conv: ShortConv, x: Tensor, key_mask: Tensor | None) -> Tensor:

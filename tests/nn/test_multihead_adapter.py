@@ -53,7 +53,14 @@ def own_choice(name, old):
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("options", [dict(mixer=own_choice), dict(mixer="ea", causal=True)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(mixer=own_choice),
+        dict(mixer="ea", causal=True),
+        dict(mixer="ea-6+gate", causal=True),
+    ],
+)
 def test_decoder_uses_causal_and_cross_attention(options, batch_first):
     torch.manual_seed(0)
     layer = nn.TransformerDecoderLayer(32, 4, dropout=0.0, batch_first=batch_first)
@@ -84,13 +91,15 @@ def test_causal_encoder_ignores_later_tokens(mixer):
     assert_close(model(x[:, :20], mask=mask[:20, :20]), y[:, :20])
 
 
-def test_causal_transformer_keeps_full_encoder():
+@pytest.mark.parametrize("mixer", ["ea-6", "ea-6+decay"])
+def test_causal_transformer_keeps_full_encoder(mixer):
     model = nn.Transformer(32, 4, 1, 1, 64, dropout=0.0, batch_first=True)
-    assert replace_attention(model, causal=True) == 3
-    found = {n: m.causal for n, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
-    assert [name for name, causal in found.items() if causal] == [
-        "decoder.layers.0.self_attn.mixer"
-    ]
+    assert replace_attention(model, mixer, causal=True) == 3
+    found = {n: m for n, m in model.named_modules() if isinstance(m, ElementwiseAttention)}
+    alone = ["decoder.layers.0.self_attn.mixer"]
+    assert [name for name, layer in found.items() if layer.causal] == alone
+    decays = [name for name, layer in found.items() if layer.decay is not None]
+    assert decays == (alone if "decay" in mixer else [])
     mask = nn.Transformer.generate_square_subsequent_mask(30)
     assert model(tokens(), tokens(), tgt_mask=mask).isfinite().all()
 

@@ -33,12 +33,12 @@ class Decay(nn.Module):
     def __init__(self, dim: int, *, gated: bool) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.linspace(*LOGITS, dim))
-        self.down = self.up = None
+        self.gate_down = self.gate_up = None
         if check_bool("gated", gated):
-            self.down = projection(dim, RANK, bias=False)
-            self.up = projection(RANK, dim, bias=False)
+            self.gate_down = projection(dim, RANK, bias=False)
+            self.gate_up = projection(RANK, dim, bias=False)
             with torch.no_grad():
-                self.up.weight *= GATE_SCALE
+                self.gate_up.weight *= GATE_SCALE
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the log decay, in float32 or wider.
@@ -54,9 +54,9 @@ class Decay(nn.Module):
         """
         wide = torch.promote_types(self.bias.dtype, torch.float32)
         logit = self.bias.to(wide)
-        if self.down is not None and self.up is not None:
-            logit = logit + self.up(self.down(x)).to(wide)
+        if self.gate_down is not None and self.gate_up is not None:
+            logit = logit + self.gate_up(self.gate_down(x)).to(wide)
         return F.logsigmoid(logit)
 
     def extra_repr(self) -> str:
-        return f"{len(self.bias)}, gated={self.down is not None}"
+        return f"{len(self.bias)}, gated={self.gate_down is not None}"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eattn._checks import check_bool
 from eattn.nn.base import Mixer
-from eattn.nn.registry import make_mixer
+from eattn.nn.registry import make_mixer, without_decay
 
 
 def replace_attention(
@@ -30,8 +30,8 @@ def replace_attention(
         function `(name, module) -> Mixer` that returns None to keep a layer.
     causal : bool, default False
         Make self-attention causal, for models that are called with a causal mask. Cross-attention
-        in an `nn.TransformerDecoderLayer` and the encoder of an `nn.Transformer` stay non-causal.
-        Cannot be combined with a function.
+        in an `nn.TransformerDecoderLayer` and the encoder of an `nn.Transformer` stay non-causal,
+        and their mixers have no `+decay` or `+gate`. Cannot be combined with a function.
 
     Returns
     -------
@@ -68,7 +68,8 @@ def replace_attention(
                     f" got kdim = {old.kdim} and vdim = {old.vdim}"
                 )
             options: Any = dict(heads=old.num_heads, causal=causal and old not in full)
-            new: Mixer | None = make_mixer(mixer, old.embed_dim, **options)
+            chosen = without_decay(mixer) if causal and old in full else mixer
+            new: Mixer | None = make_mixer(chosen, old.embed_dim, **options)
         else:
             new = mixer(name, old)
         if new is None:

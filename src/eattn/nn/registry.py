@@ -140,8 +140,7 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
             return LinearRNN(dim, causal=causal)
     decays = [option for option in options if option in DECAYS]
     if decays and not check_bool("causal", causal):
-        kept = [option for option in options if option not in DECAYS]
-        check_causal_only(whole, causal, instead="+".join([name, *kept]))
+        check_causal_only(whole, causal, instead=without_decay(whole))
     center: Center = "learned" if causal else "mean"
     exact: Any = {"order": None} if expansion is None else {"expansion": expansion}
     return ElementwiseAttention(
@@ -153,6 +152,11 @@ def _plain_mixer(name: str, dim: int, *, heads: int, causal: bool, max_len: int 
         center=center if "center" in options else None,
         decay=DECAYS[decays[0]] if decays else None,
     )
+
+
+def without_decay(name: str) -> str:
+    """Return the name of the mixer that does not forget: "ea-6+norm" for "ea-6+norm+gate"."""
+    return "+".join(part for part in name.split("+") if part not in DECAYS)
 
 
 def check_mixer(name: str) -> Expansion | None:
