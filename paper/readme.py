@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any
 
-from paper.beyond import recall
+from paper.beyond import lm, recall
 from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.experiment import PAPER, result
 from paper.harness.runlog import Row, find_row, matches
@@ -57,7 +57,7 @@ def _tasks() -> Iterator[Task]:
     yield "decoding one token after 16,384, BERT-base", seconds, min, SOFTMAX, pair
     pair = _pair("fig5", "state_bytes", **at)
     yield "state after 16,384 tokens, BERT-base", size, min, SOFTMAX, pair
-    pair = _pair("lm", "bits_per_byte", what="run", short_conv=4, positions=False, seed=0)
+    pair = [lm.bits(result("lm").rows, mixer) for mixer in NAMES]
     task = "bits per byte of Python sources, 3.2 M parameters, 300 steps"
     yield task, three, min, SOFTMAX, pair
     for mixer, name in (("ea-6", ""), (recall.SMALL, f", `{recall.SMALL}` instead of EA-6")):

@@ -3,8 +3,9 @@
 EA-6 in float32 is timed against the paper's PyTorch code, against softmax attention
 (`scaled_dot_product_attention`) and against the streaming limit (`torch.addcmul`, three reads and
 one write). Numbers are checked first; candidates are timed in turn. The contract is for causal
-`[1, 16384, 768]`; the long series is `[1, 1048576, 8]`, the inference call `[1, 1, 768]`. Peak
-memory is what the operating system reports for a separate process.
+`[1, 16384, 768]`; the long series is `[1, 1048576, 8]`, the inference call `[1, 1, 768]`. Decay is
+timed next to none, with the gradient of the log decay: one per channel, or a gate per token and
+channel. Peak memory is what the operating system reports for a separate process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ GRIDS = {made.nodes: made for made in (Quadrature(33, 16), Quadrature(65), Quadr
 HEAD = 64  # channels per head of softmax attention, as in BERT-base
 BATCH = 16  # one-token calls on a batch like this are nearly all arithmetic, still in cache
 OURS = ("ours", "quadrature")
+DECAYS = ("decay", "gate")
 CANDIDATES = (*OURS, "sdpa", "paper")
 CALLS = ("ea_series", "ea_series with state", "ea_series_step")
 
@@ -96,6 +98,8 @@ def groups(plan: Plan) -> Iterator[tuple[Key, Callable[[], Iterable[Row]]]]:
     if plan.grids:
         key = {"grows": "nodes", "what": "forward+backward", "shape": plan.shape}
         yield key, partial(grid_rows, plan)
+    key = {"grows": "decay", "what": "forward+backward", "shape": plan.shape}
+    yield key, partial(decay_rows, plan)
     for what in WORK if cores() > 1 else ():
         key = {"grows": "threads", "what": what, "shape": plan.series}
         yield key, partial(thread_rows, plan, what)
@@ -108,12 +112,14 @@ def check(plan: Plan) -> Row:
     # More channels than the widest vector, and a tail: the kernels that are timed, and the others.
     shape = (1, min(plan.shape[1], 512), min(plan.shape[2], 37))
     worst = 0.0
-    for causal, made in product((True, False), (Taylor(ORDER), Quadrature(NODES), GRIDS[65])):
+    expansions = (Taylor(ORDER), Quadrature(NODES), GRIDS[65])
+    cases = [("ours", *case) for case in product((True, False), expansions)]
+    for who, causal, made in [*cases, *((who, True, Taylor(ORDER)) for who in DECAYS)]:
+        op, slow = (decayed, recurrence) if who in DECAYS else (ea_series, reference.ea_expanded)
         results = []
-        for op, dtype in ((ea_series, torch.float32), (reference.ea_expanded, torch.float64)):
-            q, k, v, gy = (x.to(dtype) for x in inputs(shape, 4))
-            options = dict(expansion=made, causal=causal)
-            results.append(value_and_gradients(op, q, k, v, gy, **options))
+        for run, dtype in ((op, torch.float32), (slow, torch.float64)):
+            tensors = (x.to(dtype) for x in given(who, shape))
+            results.append(value_and_gradients(run, *tensors, expansion=made, causal=causal))
         error = max(relative_error(*pair) for pair in zip(*results, strict=True))
         # A gradient passes the polynomial twice, and sums many tokens: hence more than kappa * eps.
         if not error < 20 * reference.condition(made) * torch.finfo(torch.float32).eps:
@@ -177,6 +183,12 @@ def grid_rows(plan: Plan) -> Iterator[Row]:
     return timed_rows(work, rounds=plan.slow_rounds)
 
 
+def decay_rows(plan: Plan) -> Iterator[Row]:
+    """Time forward and backward without decay, with decay per channel and with gates."""
+    work = [_candidate("forward+backward", who, plan.shape, ORDER) for who in ("ours", *DECAYS)]
+    return timed_rows(work, rounds=plan.rounds)
+
+
 def thread_rows(plan: Plan, what: str) -> Iterator[Row]:
     """Time one long series of few channels on one thread and on two."""
     row, candidate = _candidate(what, "ours", plan.series, ORDER)
@@ -222,15 +234,32 @@ def forward(who: str, shape: Shape, order: int, *, causal: bool = True) -> Work:
 
 
 def training(who: str, shape: Shape, order: int) -> Work:
-    """Return forward and backward of `ours`, `quadrature`, `grid`, the `paper`'s code or `sdpa`."""
+    """Return forward and backward of a candidate: one of WHO but the limit."""
     ops: dict[str, Callable[..., Any]] = {"paper": reference.ea_series, "sdpa": sdpa}
     if who in ops:
         op = partial(ops[who], order=order)
     else:
-        op = partial(ea_series, expansion=expansion(order + 1, who))
+        op = partial(decayed if who in DECAYS else ea_series, expansion=expansion(order + 1, who))
     step = partial(value_and_gradients, op, causal=True)
-    step(*inputs((1, 8, shape[2]), 4))  # thread pools and libraries are not part of the cost
-    return partial(step, *inputs(shape, 4))
+    step(*given(who, (1, 8, shape[2])))  # thread pools and libraries are not part of the cost
+    return partial(step, *given(who, shape))
+
+
+def given(who: str, shape: Shape) -> list[Tensor]:
+    """Return q, k, v, the log decay of a candidate that has one, and the gradient of y."""
+    q, k, v, gy = inputs(shape, 4)
+    if who not in DECAYS:
+        return [q, k, v, gy]
+    logits = torch.linspace(-2, 6, shape[2])  # as in a new layer
+    return [q, k, v, F.logsigmoid(logits + 0.1 * gy if who == "gate" else logits), gy]
+
+
+def decayed(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, **options: Any) -> Tensor:
+    return ea_series(q, k, v, log_decay=log_decay, **options)
+
+
+def recurrence(*tensors: Tensor, expansion: Expansion, causal: bool) -> Tensor:
+    return reference.ea_decayed(*tensors, expansion=expansion)[0]
 
 
 WORK: dict[str, Callable[..., Work]] = {"forward": forward, "forward+backward": training}
@@ -324,6 +353,9 @@ def _targets() -> Iterator[Target]:
     value = ratio(on_grid | {"who": "sdpa"}, least)
     yield times(f"{both}: SDPA / 33 nodes on ±16", value, at_least=25)
     yield times(f"{both}: 513 nodes / 65", ratio(most, middle), at_most=1.4)
+    none = {"grows": "decay", "what": both, "shape": SHAPE, "who": "ours"}
+    for who, name, bound in (("decay", "decay per channel", 1.15), ("gate", "gates", 1.6)):
+        yield times(f"{both}: {name} / no decay", ratio(none | {"who": who}, none), at_most=bound)
 
 
 TARGETS = tuple(_targets())
@@ -334,6 +366,8 @@ WHO = {
     "ours": "EA-{order}",
     "quadrature": "EA by quadrature, {terms} nodes",
     "grid": "EA on a wide grid, {terms} nodes",
+    "decay": "EA-{order}, decay per channel",
+    "gate": "EA-{order}, gate per token and channel",
     "paper": "paper's EA-{order}",
     "sdpa": "SDPA",
 }
@@ -353,6 +387,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         (None, "Times of the candidates"),
         ("terms", "Times of Taylor and Gaussian features"),
         ("nodes", "Times of wide grids"),
+        ("decay", "Times with decay"),
         ("threads", "Times on one long series, by threads"),
     ):
         found = [row for row in timed if row.get("grows") == axis]

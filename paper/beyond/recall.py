@@ -11,9 +11,13 @@ pairs at once and never see a sample twice.
 Each mixer trains with one seed at several learning rates, and validation selects the best. If that
 is the smallest or the largest one, the next is tried as well. The other seeds, the longer runs and
 the runs with more pairs use the selected learning rate.
+
+Does forgetting hurt? Mixers with a decay or a gate train on the same task. Where keys change their
+value, forgetting may help: in a second task each key comes two or three times, each time with
+another value, and the last value counts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -27,28 +31,35 @@ from torch import Tensor, nn
 from eattn.hf import EAConfig, EAForCausalLM
 from eattn.nn import check_mixer
 from eattn.train import Task, TrainConfig, isolated, train
-from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Point, lines
+from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Panel, Point, lines
 from paper.harness.pool import run_all
 from paper.harness.runlog import Key, Row, RunLog, matches
 from paper.harness.scores import Mean, seeds
 from paper.harness.settings import by_variant, defaults, key_of, settings_of
+from paper.harness.sweep import sweep
 from paper.harness.table import Table
 from paper.harness.target import Rows, Target
 
 TITLE = "Associative recall"
 EXACT = "ea"  # quadratic: a run takes 1.5 hours, so it has two learning rates and one seed
 SMALL, LARGE = "ea-q25r12", "ea-q65r16"  # quadratures with targets
-OURS = ("ea-6", SMALL, LARGE)
+OURS = ("ea-6", SMALL, LARGE, f"{SMALL}+decay")
 LINEAR = "la"
 GUESS = "any value of the sample"  # models learn this first
+GUESS_OF_KEY = "any value of the key"
+ALL_LOOKS = LOOKS | dict.fromkeys((GUESS, GUESS_OF_KEY), Look(GREY, DOTTED))
+SHARE = "share of correct answers"
 LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # learning rates beyond those of a plan
 LONGER = {"steps": 6000}
 HARDER = {"pairs": (4, 8, 16, 32, 64, 128)}
+UPDATES: Row = {"pairs": (4, 8, 16), "updates": True}
+UPDATE_LRS, UPDATE_SEEDS = (3e-3, 1e-2), 2
 VALIDATION, TEST = 1, 2  # streams of random numbers; training uses stream 0
 EVALUATED = 64  # samples per batch of the evaluation
 EARLY = 0.01  # exponent of the distribution of the queries' positions: most come early
 NO_LABEL = -100
 SMALLEST = 0.01  # smaller differences in accuracy are chance
+Make = Callable[..., Row]  # from a learning rate and a seed to the key of a run
 
 
 @dataclass(frozen=True)
@@ -59,10 +70,15 @@ class Plan:
         *("ea-2", "ea-6"),
         *("ea-q17", "ea-q25", SMALL, "ea-q33r16", LARGE),
         *(EXACT, LINEAR, "deltanet", "sa"),
+        *("ea-6+decay", "ea-6+gate", f"{SMALL}+decay", f"{SMALL}+gate"),
     )
     lrs: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     longer: tuple[str, ...] = ("ea-6", SMALL, LINEAR, "deltanet")  # mixers that also train longer
     harder: tuple[str, ...] = ("ea-6", LARGE, LINEAR, "deltanet", "sa")  # also with more pairs
+    updated: tuple[str, ...] = (  # mixers that also train on keys that change their value
+        *("ea-6", "ea-6+decay", SMALL, f"{SMALL}+decay", f"{SMALL}+gate"),
+        *(LINEAR, "la+gate", "deltanet", "sa"),
+    )
     seeds: int = 3
     pairs: tuple[int, ...] = (4, 8, 16, 32)
     hidden: int = 64
@@ -72,6 +88,7 @@ class Plan:
     batch: int = 64
     steps: int = 1500
     judged: int = 512  # samples of each number of pairs
+    updates: bool = False  # keys come two or three times with other values; the last one counts
     jobs: int | None = None  # runs side by side; one per core by default
 
     def runs(self, rows: Rows) -> Iterator[Key]:
@@ -80,31 +97,28 @@ class Plan:
         Runs at the best learning rate of a mixer follow once `rows` contain its whole sweep.
         """
         for mixer in self.mixers:
-            lrs, best = self.sweep(mixer, rows)
-            yield from (self.key(mixer, lr) for lr in lrs)
-            if best is None or mixer == EXACT:
+            make: Make = partial(self.key, mixer)
+            if mixer == EXACT:
+                yield from map(make, self.lrs[:2])
                 continue
-            yield from (self.key(mixer, best, seed) for seed in range(1, self.seeds))
+            lrs, best = select(make, self.lrs, rows, ladder=LADDER)
+            yield from map(make, lrs)
+            if best is None:
+                continue
+            yield from (make(best, seed) for seed in range(1, self.seeds))
             if mixer in self.longer:
-                yield self.key(mixer, best) | LONGER
+                yield make(best) | LONGER
             if mixer in self.harder:
-                yield self.key(mixer, best) | HARDER
+                yield make(best) | HARDER
+        changing = replace(self, **UPDATES)
+        for mixer in self.updated:
+            make = partial(changing.key, mixer)
+            lrs, best = select(make, UPDATE_LRS, rows)
+            yield from map(make, lrs)
+            if best is not None:
+                yield from (make(best, seed) for seed in range(1, UPDATE_SEEDS))
 
-    def sweep(self, mixer: str, rows: Rows) -> tuple[list[float], float | None]:
-        """Return the learning rates to try, and the best one if all of them have rows."""
-        lrs = list(self.lrs[:2] if mixer == EXACT else self.lrs)
-        while True:
-            keys = [self.key(mixer, lr) for lr in lrs]
-            found = [row for row in rows if any(matches(row, key) for key in keys)]
-            if len(found) < len(lrs):
-                return lrs, None
-            best = best_run(found)
-            more = beyond(best["lr"], lrs)
-            if mixer == EXACT or more is None or best["validation"] == 1.0:
-                return lrs, best["lr"]
-            lrs.append(more)
-
-    def key(self, mixer: str, lr: float, seed: int = 0) -> dict[str, object]:
+    def key(self, mixer: str, lr: float, seed: int = 0) -> Row:
         return {"what": "run", "mixer": mixer, "lr": lr, "seed": seed} | key_of(self, DEFAULTS)
 
 
@@ -115,15 +129,14 @@ def plan(quick: bool) -> Plan:
     """Return the full plan, or one with hardly enough steps to learn the task."""
     if not quick:
         return Plan()
-    few = Plan(
-        ("ea-6", SMALL, LINEAR, "deltanet", "sa"), lrs=(3e-3,), longer=(), harder=(), seeds=1
-    )
+    mixers = ("ea-6", SMALL, LINEAR, "deltanet", "sa")
+    few = Plan(mixers, lrs=(3e-3,), longer=(), harder=(), updated=(), seeds=1)
     return replace(few, pairs=(4, 8, 16), steps=300, judged=128)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Train the models of the plan, several side by side, until no run is missing."""
-    for mixer in plan.mixers:
+    for mixer in (*plan.mixers, *plan.updated):
         check_mixer(mixer)
     while missing := [key for key in plan.runs(log.rows) if not log.has(key)]:
         for _ in run_all(log, missing, measure_run, jobs=plan.jobs):
@@ -141,40 +154,61 @@ def best_run(runs: Rows) -> Row:
     )
 
 
-def beyond(best: float, lrs: Sequence[float]) -> float | None:
-    """Return the next learning rate if the best of several is the smallest or the largest."""
-    if len(lrs) > 1 and best == max(lrs):
-        return min((lr for lr in LADDER if lr > best), default=None)
-    if len(lrs) > 1 and best == min(lrs):
-        return max((lr for lr in LADDER if lr < best), default=None)
-    return None
+def select(
+    make: Make, lrs: Sequence[float], rows: Rows, *, ladder: Sequence[float] = ()
+) -> tuple[list[float], float | None]:
+    """Return the learning rates to try, and the best on validation if all of them have rows."""
+    return sweep(
+        lrs,
+        lambda lr: [row for row in rows if matches(row, make(lr))],
+        lambda row: float(row["validation"]),
+        ladder=ladder,
+        enough=1.0,
+    )
 
 
 # ---- samples -------------------------------------------------------------------------------------
 
 
 def recall(
-    samples: int, *, pairs: int, vocab: int, rng: np.random.Generator, length: int | None = None
+    samples: int,
+    *,
+    pairs: int,
+    vocab: int,
+    rng: np.random.Generator,
+    length: int | None = None,
+    updates: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Draw samples of the task: tokens [samples, length], and labels of the same shape.
 
     A label is the value to predict after a token, or NO_LABEL. Keys come from the lower half of the
-    vocabulary and values from the upper half; no key occurs twice in a sample. After the pairs each
-    key comes once more, early rather than late, between random tokens. The length is even and at
-    least 4 pairs, which is the default.
+    vocabulary and values from the upper half. No key occurs twice in a sample; with `updates` half
+    of the keys come twice and half three times, in random order, and the last value is the label.
+    After the pairs each key comes once more, early rather than late, between random tokens. The
+    length is even; by default every other token after the pairs is a query.
     """
-    length = 4 * pairs if length is None else length
+    writes = 2 * pairs + pairs // 2 if updates else pairs
+    half, context, least = vocab // 2, 2 * writes, 2 * (writes + pairs)
+    length = least if length is None else length
     if pairs < 1:
         raise ValueError(f"pairs must be at least 1, got {pairs}")
-    if length < 4 * pairs or length % 2:
-        raise ValueError(f"length must be even and at least 4 pairs = {4 * pairs}, got {length}")
-    half, context = vocab // 2, 2 * pairs
-    if half - 1 < pairs:
-        raise ValueError(f"vocab must be at least {2 * pairs + 2} for {pairs} pairs, got {vocab}")
+    if length < least or length % 2:
+        raise ValueError(
+            f"length must be even and at least {least} for {pairs} pairs, got {length}"
+        )
+    if half - 1 < writes:
+        raise ValueError(f"vocab must be at least {2 * writes + 2} for {pairs} pairs, got {vocab}")
     keys = 1 + _choose(rng, samples, half - 1, pairs)
-    values = half + _choose(rng, samples, vocab - half, pairs)
+    values = half + _choose(rng, samples, vocab - half, writes)
     tokens = np.zeros((samples, length), np.int64)
-    tokens[:, 0:context:2], tokens[:, 1:context:2] = keys, values
+    tokens[:, 1:context:2] = values
+    if updates:
+        order = _choose(rng, samples, writes, writes) % pairs  # number of the key of each pair
+        tokens[:, 0:context:2] = np.take_along_axis(keys, order, 1)
+        written, values = values, np.zeros_like(keys)
+        np.put_along_axis(values, order, written, 1)  # a later value replaces an earlier one
+    else:
+        tokens[:, 0:context:2] = keys
     space = (length - context) // 2
     weights = np.power(np.arange(1, space + 1), EARLY - 1, dtype=np.float64)
     positions = context + 2 * _choose(rng, samples, space, pairs, weights)
@@ -213,10 +247,15 @@ class Draws:
         return int(self.settings["batch"] * self.settings["steps"])
 
     def collate(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        first, every, vocab = indices[0], self.settings["pairs"], self.settings["vocab"]
-        pairs = every[first % len(every)]
+        first, every = indices[0], self.settings["pairs"]
         rng = np.random.default_rng([self.settings["seed"], 0, first])
-        return recall(len(indices), pairs=pairs, vocab=vocab, rng=rng)
+        return draw_samples(len(indices), every[first % len(every)], self.settings, rng)
+
+
+def draw_samples(
+    count: int, pairs: int, settings: Row, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    return recall(count, pairs=pairs, vocab=settings["vocab"], updates=settings["updates"], rng=rng)
 
 
 # ---- one run -------------------------------------------------------------------------------------
@@ -267,7 +306,7 @@ def accuracies(model: nn.Module, settings: Row, stream: int) -> dict[str, float]
     found = {}
     for pairs in settings["pairs"]:
         rng = np.random.default_rng([stream, pairs])
-        tokens, labels = recall(settings["judged"], pairs=pairs, vocab=settings["vocab"], rng=rng)
+        tokens, labels = draw_samples(settings["judged"], pairs, settings, rng)
         answers = torch.cat([model(part).logits.argmax(-1) for part in tokens.split(EVALUATED)])
         asked = labels != NO_LABEL
         found[str(pairs)] = float((answers == labels)[asked].double().mean())
@@ -277,18 +316,18 @@ def accuracies(model: nn.Module, settings: Row, stream: int) -> dict[str, float]
 @torch.no_grad()
 def state_bytes(model: EAForCausalLM, settings: Row) -> int:
     """Return the size of the cache after the longest sample."""
-    rng = np.random.default_rng(0)
-    tokens, _ = recall(1, pairs=max(settings["pairs"]), vocab=settings["vocab"], rng=rng)
+    tokens, _ = draw_samples(1, max(settings["pairs"]), settings, np.random.default_rng(0))
     return int(model(tokens, use_cache=True).past_key_values.nbytes)
 
 
 def stages(rows: Rows) -> list[list[Row]]:
-    """Split runs by their numbers of pairs and of steps; the most runs come first."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    """Split runs by their task and steps; the most runs come first, changing keys last."""
+    found: dict[tuple[bool, str, int], list[Row]] = {}
     for row in rows:
         run = settings_of(row, DEFAULTS)
-        found.setdefault((str(list(run["pairs"])), run["steps"]), []).append(row)
-    return sorted(found.values(), key=len, reverse=True)
+        task = (run["updates"], str(list(run["pairs"])), run["steps"])
+        found.setdefault(task, []).append(row)
+    return [found[task] for task in sorted(found, key=lambda task: (task[0], -len(found[task])))]
 
 
 def chosen(rows: Rows) -> dict[str, list[Row]]:
@@ -344,6 +383,10 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     main, *others = stages(rows)
     yield _table(main, _notes(main))
     for runs in others:
+        if settings_of(runs[0], DEFAULTS)["updates"]:
+            each = "Half of the keys come twice, half three times, each time with another value."
+            yield _table(runs, [f"{each} {_choice(runs, UPDATE_LRS)}."])
+            continue
         most = seeds(max(map(len, chosen(runs).values())))
         yield _table(runs, [f"At the learning rates selected with {_words(main)}; {most}."])
 
@@ -356,18 +399,27 @@ def _table(rows: Sequence[Row], notes: Sequence[str]) -> Table:
         cells = [of[p].text if p in of else "" for p in pairs]
         sizes = [f"{run[field]:,}" for field in ("state_bytes", "parameters")]
         body.append([name, *cells, f"{run['lr']:g}", *sizes])
-    body.append([GUESS, *(f"{1 / p:.3f}" for p in pairs), "", "", ""])
+    name, guess = guessing(rows)
+    body.append([name, *(f"{guess(p):.3f}" for p in pairs), "", "", ""])
     head = ["mixer", *(f"{p} pairs" for p in pairs), "lr", "state, bytes", "parameters"]
     return Table(f"Share of queries answered correctly, {_words(rows)}", head, body, notes)
 
 
+def guessing(rows: Sequence[Row]) -> tuple[str, Callable[[int], float]]:
+    """Return the name and the accuracy, by number of pairs, of models that only guess."""
+    if settings_of(rows[0], DEFAULTS)["updates"]:
+        return GUESS_OF_KEY, lambda pairs: 1 / 2 - pairs // 2 / pairs / 6
+    return GUESS, lambda pairs: 1 / pairs
+
+
 def _words(rows: Sequence[Row]) -> str:
     run = settings_of(rows[0], DEFAULTS)
-    return f"{min(run['pairs'])} to {max(run['pairs'])} pairs, {run['steps']:,} steps"
+    what = "keys that change their value" if run["updates"] else "pairs"
+    return f"{min(run['pairs'])} to {max(run['pairs'])} {what}, {run['steps']:,} steps"
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    run, most = settings_of(rows[0], DEFAULTS), max(map(len, chosen(rows).values()))
+    run = settings_of(rows[0], DEFAULTS)
     models = (
         f"{run['layers']} blocks of {run['hidden']} channels with a short convolution; `sa`, `la`"
         f" and `deltanet` with {run['heads']} head{'s' * (run['heads'] > 1)}; 4 tokens per pair,"
@@ -375,35 +427,52 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         " the longest sample. `ea-q25r12` has 25 nodes on ±12; without a radius in the name, nodes"
         " are 0.5 apart."
     )
-    tried = sorted({row["lr"] for row in rows})
+    exact = any(row["mixer"] == EXACT for row in rows)
+    limit = " A run of `ea` takes 1.5 hours: it has two learning rates and one seed."
+    return [models, f"{_choice(rows, Plan.lrs)}.{limit * exact}"]
+
+
+def _choice(rows: Sequence[Row], lrs: Sequence[float]) -> str:
+    """Describe the choice of the learning rate, and the number of seeds."""
+    tried, most = sorted({row["lr"] for row in rows}), max(map(len, chosen(rows).values()))
     inner, outer = (
-        ", ".join(f"{lr:g}" for lr in tried if (lr in Plan.lrs) == planned)
-        for planned in (True, False)
+        ", ".join(f"{lr:g}" for lr in tried if (lr in lrs) == planned) for planned in (True, False)
     )
     choice = f"Learning rate: the best of {inner} on validation with seed 0"
     if outer:
         choice += f", and of {outer} where the best of these is the smallest or the largest"
-    choice += f". {seeds(most)}" + ", mean ± standard deviation" * (most > 1)
-    exact = any(row["mixer"] == EXACT for row in rows)
-    limit = " A run of `ea` takes 1.5 hours: it has two learning rates and one seed."
-    return [models, f"{choice}.{limit * exact}"]
+    return f"{choice}. {seeds(most)}" + ", mean ± standard deviation" * (most > 1)
 
 
 def draw(rows: Sequence[Row]) -> Chart:
     """Draw the accuracy along the number of pairs, and against the bytes of the state."""
-    along: list[Point] = []
+    main, *others = stages(rows)
     states: list[Point] = []
-    for name, runs in chosen(stages(rows)[0]).items():
+    for name, runs in chosen(main).items():
         of = means(runs)
-        along += [{"series": name, "x": pairs, "y": mean.value} for pairs, mean in of.items()]
         states.append({"series": name, "x": runs[0]["state_bytes"], "y": of[max(of)].value})
-    places = sorted({point["x"] for point in along})
-    along += [{"series": GUESS, "x": pairs, "y": 1 / pairs} for pairs in places]
-    looks = LOOKS | {GUESS: Look(GREY, DOTTED)}
-    y = "share of correct answers"
-    first = lines("(a) By number of pairs", along, x="pairs", y=y, log="x", looks=looks)
-    title = f"(b) {places[-1]} pairs, by size of the state"
-    return Chart([first, lines(title, states, x="bytes", y=y, log="x", looks=looks)])
+    most = max(max(means(runs)) for runs in chosen(main).values())
+    title = f"(b) {most} pairs, by size of the state"
+    panels = [
+        _along("(a) By number of pairs", main),
+        lines(title, states, x="bytes", y=SHARE, log="x", looks=ALL_LOOKS),
+    ]
+    for runs in others:
+        if settings_of(runs[0], DEFAULTS)["updates"]:
+            panels.append(_along("(c) Keys that change their value", runs))
+    return Chart(panels)
+
+
+def _along(title: str, rows: Sequence[Row]) -> Panel:
+    """Draw the accuracy along the number of pairs."""
+    points: list[Point] = []
+    for name, runs in chosen(rows).items():
+        of = means(runs)
+        points += [{"series": name, "x": pairs, "y": mean.value} for pairs, mean in of.items()]
+    name, guess = guessing(rows)
+    places = sorted({point["x"] for point in points})
+    points += [{"series": name, "x": pairs, "y": guess(pairs)} for pairs in places]
+    return lines(title, points, x="pairs", y=SHARE, log="x", looks=ALL_LOOKS)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:

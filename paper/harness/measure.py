@@ -29,12 +29,13 @@ def inputs(shape: Shape, count: int = 3) -> list[Tensor]:
 
 
 def value_and_gradients(
-    op: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, gy: Tensor, **options: Any
+    op: Callable[..., Any], *tensors: Tensor, **options: Any
 ) -> tuple[Tensor, ...]:
-    """Return y, dq, dk and dv of y = op(q, k, v), where gy is the gradient of y."""
-    qkv = [x.requires_grad_() for x in (q, k, v)]
-    y = op(*qkv, **options)
-    return y.detach(), *torch.autograd.grad(y, qkv, gy)
+    """Return y = op(*inputs) and the gradients of the inputs; the last tensor is that of y."""
+    *given, gy = tensors
+    leaves = [x.requires_grad_() for x in given]
+    y = op(*leaves, **options)
+    return y.detach(), *torch.autograd.grad(y, leaves, gy)
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

@@ -147,6 +147,7 @@ def test_a_text_shorter_than_a_batch_is_one_batch():
         (dict(lr=0.0), "lr must be above 0"),
         (dict(length=0), "length must be at least 1, got 0"),
         (dict(hidden=0), "hidden_size must be at least 1, got 0"),
+        (dict(ffn=0), "ffn must be at least 1, got 0"),
     ],
     ids=str,
 )

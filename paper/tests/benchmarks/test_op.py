@@ -35,6 +35,8 @@ def test_correctness_comes_first_and_times_are_complete(log):
     trained = [r for r in log.rows if r["what"] == "forward+backward" and not r.get("grows")]
     assert [row["who"] for row in trained] == list(op.CANDIDATES)
     assert trained[0]["peak_bytes"] > 0
+    forgetting = [row["who"] for row in log.rows if row.get("grows") == "decay"]
+    assert forgetting == ["ours", "decay", "gate"]
 
 
 def test_a_finished_run_measures_nothing(log, monkeypatch):

@@ -21,6 +21,7 @@ TINY = Plan(
     lrs=(1e-2,),
     longer=(),
     harder=(),
+    updated=(),
     seeds=1,
     hidden=16,
     vocab=16,
@@ -52,6 +53,20 @@ def test_every_key_is_queried_once_and_labelled_with_its_value():
         assert [pairs[key] for key in row[asked]] == label[asked].tolist()
 
 
+def test_the_last_value_of_a_changing_key_counts():
+    rng = np.random.default_rng(0)
+    made = recall.recall(SAMPLES, pairs=PAIRS, vocab=VOCAB, rng=rng, updates=True)
+    tokens, labels = (part.numpy() for part in made)
+    writes = 2 * PAIRS + PAIRS // 2
+    assert tokens.shape == (SAMPLES, 2 * (writes + PAIRS))
+    for row, label in zip(tokens, labels, strict=True):
+        keys, values = row[0 : 2 * writes : 2].tolist(), row[1 : 2 * writes : 2].tolist()
+        assert sorted(map(keys.count, set(keys))) == [2] * 4 + [3] * 3
+        assert len(set(values)) == writes
+        last = dict(zip(keys, values, strict=True))
+        assert [last[key] for key in row[2 * writes :: 2]] == label[2 * writes :: 2].tolist()
+
+
 def test_the_seed_decides_the_samples():
     (tokens, _), (again, _), (other, _) = samples(), samples(), samples(1)
     assert (tokens == again).all()
@@ -70,9 +85,10 @@ def test_queries_come_early_rather_than_late():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (dict(length=26), "even and at least 4 pairs = 28, got 26"),
-        (dict(length=41), "even and at least 4 pairs = 28, got 41"),
+        (dict(length=26), "even and at least 28 for 7 pairs, got 26"),
+        (dict(length=41), "even and at least 28 for 7 pairs, got 41"),
         (dict(vocab=14), "vocab must be at least 16 for 7 pairs, got 14"),
+        (dict(updates=True), "even and at least 48 for 7 pairs, got 40"),
         (dict(pairs=0), "pairs must be at least 1, got 0"),
     ],
     ids=str,
@@ -84,7 +100,9 @@ def test_impossible_sizes_raise(change, reason):
 
 
 def test_a_batch_has_one_number_of_pairs():
-    draws = Draws({"batch": 8, "steps": 4, "pairs": (2, 4), "vocab": 16, "seed": 0})
+    draws = Draws(
+        {"batch": 8, "steps": 4, "pairs": (2, 4), "vocab": 16, "seed": 0, "updates": False}
+    )
     assert len(draws) == 32
     assert {draws.collate([first, 1, 2])[0].shape for first in range(8)} == {(3, 8), (3, 16)}
     first, again, other = (draws.collate([n, 1])[0] for n in (4, 4, 6))
@@ -116,6 +134,23 @@ def test_rows_have_accuracies_and_a_new_setting_keeps_them(tmp_path):
     assert "2 to 4 pairs, 5 steps" in second.title
 
 
+def test_runs_with_changing_keys_have_their_own_sweep_and_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(recall, "UPDATES", {"pairs": (2, 3), "updates": True})
+    plan = replace(TINY, mixers=("la",), updated=("la", "ea-6+decay"))
+    log = RunLog(tmp_path / "recall.jsonl", "recall")
+    main, *changing = recall.rows(plan, log)
+    assert "updates" not in main
+    assert [(row["mixer"], row["seed"]) for row in changing] == [
+        *[("la", 0), ("la", 0), ("la", 1)],
+        *[("ea-6+decay", 0), ("ea-6+decay", 0), ("ea-6+decay", 1)],
+    ]
+    assert all(row["updates"] and row["pairs"] == [2, 3] for row in changing)
+    _, table = recall.tables(log.rows)
+    assert "2 to 3 keys that change their value, 4 steps" in table.title
+    assert table.lines[-1][:3] == [recall.GUESS_OF_KEY, "0.417", "0.444"]
+    assert "the best of 0.003, 0.01 on validation with seed 0. 2 seeds" in table.notes[0]
+
+
 class LookUp(torch.nn.Module):
     """Answers every token with the token that followed its first occurrence."""
 
@@ -126,7 +161,7 @@ class LookUp(torch.nn.Module):
 
 
 def test_a_model_that_looks_up_keys_is_perfect():
-    settings = {"pairs": (2, 7), "vocab": 64, "judged": 70}
+    settings = {"pairs": (2, 7), "vocab": 64, "judged": 70, "updates": False}
     assert recall.accuracies(LookUp(), settings, recall.TEST) == {"2": 1.0, "7": 1.0}
     assert recall.loss(LookUp(), tuple(map(torch.from_numpy, samples()))) < 1e-6
 
@@ -154,7 +189,7 @@ def new_runs(plan: Plan, rows: list) -> list[tuple]:
 
 
 def test_more_seeds_and_stages_follow_at_the_best_learning_rate():
-    plan = Plan(("la",), lrs=(1e-3, 3e-3, 1e-2), harder=())
+    plan = Plan(("la",), lrs=(1e-3, 3e-3, 1e-2), harder=(), updated=())
     rows = [run("la", lr, 0, found) for lr, found in ((1e-3, 0.5), (3e-3, 0.9))]
     assert new_runs(plan, rows) == [("la", 1e-2, 0, None, None)]
     rows.append(run("la", 1e-2, 0, 0.7))
@@ -171,7 +206,7 @@ def test_more_seeds_and_stages_follow_at_the_best_learning_rate():
     ("found", "more"), [((0.1, 0.2), 1e-2), ((0.2, 0.1), 3e-4), ((1.0, 0.9), None)]
 )
 def test_a_best_learning_rate_at_the_edge_extends_the_sweep(found, more):
-    plan = Plan(("sa",), lrs=(1e-3, 3e-3), longer=(), harder=(), seeds=1)
+    plan = Plan(("sa",), lrs=(1e-3, 3e-3), longer=(), harder=(), updated=(), seeds=1)
     rows = [run("sa", lr, 0, value) for lr, value in zip(plan.lrs, found, strict=True)]
     expected = [] if more is None else [("sa", more, 0, None, None)]
     assert new_runs(plan, rows) == expected
@@ -180,7 +215,7 @@ def test_a_best_learning_rate_at_the_edge_extends_the_sweep(found, more):
 
 
 def test_exact_ea_runs_only_twice():
-    plan = Plan(("ea",))
+    plan = Plan(("ea",), updated=())
     assert [key[1] for key in new_runs(plan, [])] == [1e-3, 3e-3]
     assert new_runs(plan, [run("ea", lr, 0, lr) for lr in (1e-3, 3e-3)]) == []
 
@@ -193,7 +228,7 @@ def test_rows_runs_every_stage(monkeypatch):
 
     monkeypatch.setattr(recall, "run_all", fake)
     log = RunLog(None, "recall")
-    found = list(recall.rows(Plan(("la",)), log))
+    found = list(recall.rows(Plan(("la",), updated=()), log))
     assert found == log.rows
     # four rates, then 3e-4 and 1e-4 beyond the edge, two seeds, longer, harder
     assert sorted(row["lr"] for row in found) == [1e-4] * 5 + [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]

@@ -39,6 +39,7 @@ class LMConfig:
     mixer: str = "ea-6+decay"  # any name that `eattn.nn.make_mixer` accepts
     hidden: int = 256  # channels of a token
     layers: int = 4
+    ffn: int | None = None  # hidden channels of the feed-forward networks; None: 4 * hidden
     short_conv: int | None = 4  # width of the convolution before each mixer; None: no convolution
     positions: bool = False  # learned positions, which limit texts to `length` tokens; aft: always
     tokenizer: str = "bytes"  # or "bpe"
@@ -74,6 +75,7 @@ class LMConfig:
             vocab_size=vocab,
             hidden_size=self.hidden,
             num_hidden_layers=self.layers,
+            intermediate_size=self.ffn,
             mixer=self.mixer,
             short_conv=self.short_conv,
             max_position_embeddings=self.length if limited else None,
