@@ -43,10 +43,13 @@ MOST += [Quadrature(33, 16), Quadrature(65)]
 ONE_FORM = {"states", "merge", "step"}  # kernels without an argument CAUSAL
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
-INPUTS = {"q_ptr", "k_ptr", "v_ptr", "g_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
+INPUTS = {"q_ptr", "k_ptr", "v_ptr", "gy_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
 INDICES = {"mask_ptr": "*u8", "cu_ptr": "*i32", "row_ptr": "*i32"}
 # Arguments that a plain call does not have.
 ABSENT = {*INDICES, "s0_ptr", "z0_ptr", "m0_ptr", "gs_ptr", "gz_ptr", "ds_ptr", "dz_ptr"}
+# Arguments that only a call with decay has.
+DECAY = {"g_ptr", "g_b", "g_l", "g_d", "g_sum_ptr", "dg_ptr", "dg_sum_ptr"}
+ENDS = {"prefix_ptr", "s1_ptr", "z1_ptr"}  # of key_gradients
 
 
 def every_config(name: str, expansion: Expansion) -> tuple[Config, ...]:
@@ -70,6 +73,7 @@ def compiled(
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
     everything: bool = True,
+    decays: bool = False,
     real: torch.dtype = torch.float32,
 ):
     """Compile a kernel as a call would, with mask, offsets and states, or with none of them."""
@@ -81,18 +85,22 @@ def compiled(
 
     kernel = KERNELS[name]
     constants = {
-        "E": numbers(expansion, real, REAL[real]),
+        "E": numbers(expansion, real, REAL[real], decays),
         "CAUSAL": causal,
         "CHUNK": LONGEST,
         **settings(config, TARGETS[target][2]),
     }
     absent = set() if everything else set(ABSENT)
+    if decays:  # per token, or constant
+        absent.add("dg_sum_ptr" if everything else "dg_ptr")
+    else:
+        absent |= DECAY | (ENDS if name == "key_gradients" else set())
     if name == "merge_back":
         absent.add("total_ptr" if causal else "prefix_ptr")
     wide = "fp64" if real == torch.float64 else "fp32"
     signature, values, attrs = {}, {}, {}
     for place, argument in enumerate(kernel.arg_names):
-        if argument.endswith("_d"):  # channels are usually adjacent
+        if argument.endswith("_d") and argument not in absent:  # channels are usually adjacent
             constants[argument] = 1
         if argument in constants or argument in absent:
             signature[argument] = "constexpr"
