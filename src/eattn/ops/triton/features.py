@@ -14,6 +14,7 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+TINY = tl.constexpr(1e-30)  # prevents 0 / 0
 FAR = tl.constexpr(1e10)  # distance at which every Gaussian is 0
 PACKED = tl.constexpr(128)  # above the largest number of nodes
 
@@ -42,8 +43,8 @@ def later_shift(m, own, g, E: tl.constexpr):
     if E.decays and not E.gaussian:
         rise = (m - own) * (m + own) - g
         # tl.sqrt may be biased by a bit, which would add up if it were not part of a small step.
-        grown = m - g / (m + tl.sqrt(m * m - g))
-        return tl.where(rise > 0, own, tl.where(g < 0, grown, m))
+        grown = m - g / (m + tl.sqrt(m * m - g) + TINY)
+        return tl.where(rise > 0, own, grown)
     else:
         return tl.where(own < m, own, m)
 

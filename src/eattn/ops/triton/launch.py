@@ -59,10 +59,11 @@ def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
     which are then restored before each run (see `_adjoints`).
     """
     kernel = KERNELS[name]
-    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms, E.wide)]
+    some = choices(E.terms, E.wide, E.decays)
+    options = [triton.Config(settings(c, warp), num_warps=c.warps) for c in some]
     key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
     again = ["a_ptr", "y_ptr"] if lent else None
-    return triton.autotune(some, key=key, restore_value=again)(kernel)
+    return triton.autotune(options, key=key, restore_value=again)(kernel)
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class _Call:
         self, name: str, programs: int, *args: Any, lent: bool = False, **options: Any
     ) -> None:
         if INTERPRETED:
-            return self.fixed(
-                name, choices(self.E.terms, self.E.wide)[0], (programs,), *args, **options
-            )
+            config, *_ = choices(self.E.terms, self.E.wide, self.E.decays)
+            return self.fixed(name, config, (programs,), *args, **options)
         if programs:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
