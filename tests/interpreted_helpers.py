@@ -41,7 +41,7 @@ def pytest_configure(config):
 
     configs.SHORTEST = configs.LONGEST = SHORT
     configs.MERGE = configs.Config(1, 2)
-    configs.CHOICES = {33: (configs.MERGE,)}
+    configs.CHOICES = configs.DECAY_CHOICES = {33: (configs.MERGE,)}
     configs.WIDE = configs.Config(1, 2, channels=4)
     if config.getoption("--split") == "fused":
         configs.WARPS = 1  # one warp fills the GPU: every forward is a single pass

@@ -52,6 +52,7 @@ def interpreted(*arguments: str, split: str = "chunks") -> int:
 
 REFERENCE = "test_series_backends.py::test_backend_matches_reference"
 PACKED = "test_series_backends.py::test_packed_sequences_match_reference"
+DECAY = "test_series_backends.py::test_decay_matches_reference"
 DISTANT = "test_large_query_with_zero_and_distant_key_matches_reference"
 # One call of each kind, with both ways of splitting: the test, and the parameters of its case.
 CHOSEN = {
@@ -61,9 +62,10 @@ CHOSEN = {
         (REFERENCE, "state-(2, 7, 3)-bfloat16-6-full-"),
         (REFERENCE, "state-(2, 7, 3)-float64-q9-causal-"),
         (REFERENCE, "mask-(2, 7, 3)-float16-q9-full-"),
-        (REFERENCE, "state-(2, 7, 3)-float32-q25r12-causal-"),
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
         (PACKED, "packed-(1, 37, 3)-float32-0-full-"),
+        (DECAY, "gate mask state-(2, 7, 3)-float64-6-"),
+        (DECAY, "gate mask state-(2, 7, 3)-float32-q25r12-"),
         ("test_series_backends.py::test_cross_attention_matches_reference", "mask state-1-6-"),
         ("test_series_backends.py::test_empty_inputs_give_empty_outputs", "(2, 0, 3)-causal-"),
         ("test_properties.py::test_first_output_is_the_first_value", "6-"),
@@ -74,6 +76,7 @@ CHOSEN = {
     "fused": [
         (REFERENCE, "state-(2, 7, 3)-float64-6-causal-"),
         (REFERENCE, "mask-(2, 7, 3)-float32-6-full-"),
+        (DECAY, "decay state-(2, 7, 3)-float32-q9-"),
         (PACKED, "packed mask state-(1, 37, 3)-float64-0-causal-"),
     ],
 }
@@ -89,8 +92,9 @@ def test_chosen_calls_match_reference_when_interpreted(split):
     cases = [f"{TESTS / 'ops' / test}[{case}triton]" for test, case in CHOSEN[split]]
     if split == "chunks":
         worker = TESTS / "ops" / "triton_worker.py"
-        cases += [f"{worker}::test_steps_match_reference[float32-{x}]" for x in ("6", "q25r12")]
-        cases.append(f"{worker}::test_far_queries_match_reference[causal-q25r12]")
+        steps = ("-float32-6", "gate-float32-6", "-float32-q25r12")
+        cases += [f"{worker}::test_steps_match_reference[{step}]" for step in steps]
+        cases.append(f"{worker}::test_far_queries_match_reference[mask causal-q25r12]")
     assert interpreted(*cases, split=split) == len(cases)
 
 

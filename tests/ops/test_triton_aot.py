@@ -32,6 +32,7 @@ TARGETS = {
     "gfx942": ("hip", "gfx942", 64),
 }
 targets = pytest.mark.parametrize("target", TARGETS)
+both = pytest.mark.parametrize("decays", [False, True], ids=["", "decay"])
 TUNED = ["states", "outputs", "fused", "query_gradients", "key_gradients"]
 FIXED = {"merge": MERGE, "merge_back": MERGE, "step": STEP}
 # All expansions: a kernel may spill with few terms even if it does not with many.
@@ -43,17 +44,20 @@ MOST += [Quadrature(33, 16), Quadrature(65)]
 ONE_FORM = {"states", "merge", "step"}  # kernels without an argument CAUSAL
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
-INPUTS = {"q_ptr", "k_ptr", "v_ptr", "g_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
+INPUTS = {"q_ptr", "k_ptr", "v_ptr", "gy_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
 INDICES = {"mask_ptr": "*u8", "cu_ptr": "*i32", "row_ptr": "*i32"}
 # Arguments that a plain call does not have.
 ABSENT = {*INDICES, "s0_ptr", "z0_ptr", "m0_ptr", "gs_ptr", "gz_ptr", "ds_ptr", "dz_ptr"}
+# Arguments that only a call with decay has.
+DECAY = {"g_ptr", "g_b", "g_l", "g_d", "g_sum_ptr", "dg_ptr", "dg_sum_ptr"}
+ENDS = {"prefix_ptr", "s1_ptr", "z1_ptr"}  # of key_gradients
 
 
-def every_config(name: str, expansion: Expansion) -> tuple[Config, ...]:
+def every_config(name: str, expansion: Expansion, decays: bool = False) -> tuple[Config, ...]:
     """Return the configurations that a call may launch the kernel with."""
     if name in FIXED:
         return (WIDE,) if name == "step" and expansion.wide else (FIXED[name],)
-    return choices(expansion.terms, expansion.wide)
+    return choices(expansion.terms, expansion.wide, decays)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +74,7 @@ def compiled(
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
     everything: bool = True,
+    decays: bool = False,
     real: torch.dtype = torch.float32,
 ):
     """Compile a kernel as a call would, with mask, offsets and states, or with none of them."""
@@ -81,18 +86,22 @@ def compiled(
 
     kernel = KERNELS[name]
     constants = {
-        "E": numbers(expansion, real, REAL[real]),
+        "E": numbers(expansion, real, REAL[real], decays),
         "CAUSAL": causal,
         "CHUNK": LONGEST,
         **settings(config, TARGETS[target][2]),
     }
     absent = set() if everything else set(ABSENT)
+    if decays:  # per token, or constant
+        absent.add("dg_sum_ptr" if everything else "dg_ptr")
+    else:
+        absent |= DECAY | (ENDS if name == "key_gradients" else set())
     if name == "merge_back":
         absent.add("total_ptr" if causal else "prefix_ptr")
     wide = "fp64" if real == torch.float64 else "fp32"
     signature, values, attrs = {}, {}, {}
     for place, argument in enumerate(kernel.arg_names):
-        if argument.endswith("_d"):  # channels are usually adjacent
+        if argument.endswith("_d") and argument not in absent:  # channels are usually adjacent
             constants[argument] = 1
         if argument in constants or argument in absent:
             signature[argument] = "constexpr"
@@ -140,15 +149,16 @@ def assert_fits(binary, target: str, folder: Path) -> None:
     assert not any(used.values()), f"{registers} registers and {used}"
 
 
-# All kernels for one GPU, and the most complex one for the others.
-CHOSEN = [(name, "sm_90") for name in (*TUNED, *FIXED)]
-CHOSEN += [("fused", other) for other in TARGETS if other != "sm_90"]
+# All kernels for one GPU, and the most complex one, with decay, for the others.
+CHOSEN = [(name, "sm_90", False) for name in (*TUNED, *FIXED)]
+CHOSEN += [("fused", target, True) for target in TARGETS if target != "sm_90"]
+CHOSEN += [("key_gradients", "sm_90", True)]
 
 
-@pytest.mark.parametrize(("name", "target"), CHOSEN)
-def test_usual_call_compiles_without_spilling(name, target, tmp_path):
-    config = every_config(name, Taylor(6))[-1]
-    assert_fits(compiled(name, target, config, Taylor(6)), target, tmp_path)
+@pytest.mark.parametrize(("name", "target", "decays"), CHOSEN)
+def test_usual_call_compiles_without_spilling(name, target, decays, tmp_path):
+    config = every_config(name, Taylor(6), decays)[-1]
+    assert_fits(compiled(name, target, config, Taylor(6), decays=decays), target, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["outputs", "step", "query_gradients", "key_gradients"])
@@ -157,59 +167,57 @@ def test_largest_wide_grid_compiles_without_spilling(name, tmp_path):
     assert_fits(compiled(name, "sm_90", config, Quadrature(65)), "sm_90", tmp_path)
 
 
+FORMS = {"full": (False, False), "causal": (True, False), "decay": (True, True)}
 CALLED = [
-    pytest.param(
-        name,
-        expansion,
-        causal,
-        target,
-        id=f"{name}-{expansion}-{'causal' if causal else 'full'}-{target}",
-    )
+    pytest.param(name, expansion, *FORMS[form], target, id=f"{name}-{expansion}-{form}-{target}")
     for expansion in EXPANSIONS + WIDE_GRIDS
     for name in (*TUNED, *FIXED)
-    for causal in ([True] if name in ONE_FORM else [False, True])
+    for form in (["causal", "decay"] if name in ONE_FORM else FORMS)
     for target in TARGETS
     if name != "fused" or (expansion.terms <= FUSED_TERMS and not expansion.wide)
 ]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "expansion", "causal", "target"), CALLED)
-def test_no_configuration_spills(name, expansion, causal, target, tmp_path):
-    for config in every_config(name, expansion):
-        binary = compiled(name, target, config, expansion, causal=causal)
+@pytest.mark.parametrize(("name", "expansion", "causal", "decays", "target"), CALLED)
+def test_no_configuration_spills(name, expansion, causal, decays, target, tmp_path):
+    for config in every_config(name, expansion, decays):
+        binary = compiled(name, target, config, expansion, causal=causal, decays=decays)
         assert_fits(binary, target, tmp_path)
 
 
 @pytest.mark.full
 @targets
+@both
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
-def test_plain_half_precision_call_does_not_spill(name, dtype, target, tmp_path):
-    config = every_config(name, Taylor(6))[0]
-    options = dict(dtype=dtype, everything=False)
+def test_plain_half_precision_call_does_not_spill(name, dtype, decays, target, tmp_path):
+    config = every_config(name, Taylor(6), decays)[0]
+    options = dict(dtype=dtype, everything=False, decays=decays)
     assert_fits(compiled(name, target, config, Taylor(6), **options), target, tmp_path)
 
 
 @pytest.mark.full
 @targets
+@both
 @pytest.mark.parametrize("expansion", MOST, ids=str)
 @pytest.mark.parametrize("name", ["query_gradients", "key_gradients"])
-def test_half_precision_gradients_do_not_spill(name, expansion, target, tmp_path):
+def test_half_precision_gradients_do_not_spill(name, expansion, decays, target, tmp_path):
     """Gradients need the most registers."""
-    for config in every_config(name, expansion):
-        binary = compiled(name, target, config, expansion, dtype=torch.bfloat16)
+    for config in every_config(name, expansion, decays):
+        binary = compiled(name, target, config, expansion, dtype=torch.bfloat16, decays=decays)
         assert_fits(binary, target, tmp_path)
 
 
 @pytest.mark.full
 @targets
+@both
 @pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(17)], ids=str)
 @pytest.mark.parametrize("name", [*TUNED, *FIXED])
-def test_float64_compiles(name, expansion, target):
+def test_float64_compiles(name, expansion, decays, target):
     """Spilling is allowed: float64 is for accuracy, not for speed."""
-    config = every_config(name, expansion)[0]
-    assert compiled(name, target, config, expansion, real=torch.float64).asm
+    config = every_config(name, expansion, decays)[0]
+    assert compiled(name, target, config, expansion, real=torch.float64, decays=decays).asm
 
 
 class Driver:
@@ -253,6 +261,7 @@ def compiling(monkeypatch):
 
     few = (Config(1, 1), Config(2, 1))  # two are enough for the autotuner, and quick to compile
     monkeypatch.setattr(configs, "CHOICES", {33: few})
+    monkeypatch.setattr(configs, "DECAY_CHOICES", {33: few})
     monkeypatch.setattr(launch, "MERGE", Config(1, 1))
     monkeypatch.setattr(JITFunction, "run", compile_only)
     held = "_active" if "_active" in vars(driver) else "active"  # "active" in Triton 3.4
@@ -292,7 +301,7 @@ WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select
         ((1, 1, 1), "", True, Taylor(2), {"fused"}),
         ((1, 70, 1), "packed mask state", True, Taylor(2), {"states", "merge", "outputs"}),
         ((2, 70, 16), "mask state", False, Taylor(2), {"states", "merge", "outputs"}),
-        ((2, 70, 16), "mask state", True, Quadrature(25, 12), {"states", "merge", "outputs"}),
+        ((2, 70, 16), "gate state", True, Quadrature(25, 12), {"states", "merge", "outputs"}),
     ],
 )
 def test_launches_compile_with_their_actual_arguments(
@@ -302,11 +311,11 @@ def test_launches_compile_with_their_actual_arguments(
 
     case = make(shape, expansion=expansion, causal=causal, with_=with_).to(torch.float32)
     state = (None,) * 3 if case.state is None else case.state.tensors().values()
-    given = Inputs(case.q, case.k, case.v, case.key_mask, case.cu_seqlens, *state)
+    tensors = case.q, case.k, case.v, case.key_mask, case.cu_seqlens
+    given = Inputs(*tensors, *state, case.log_decay)
     options = dict(expansion=case.expansion, causal=causal)
-    E = numbers(
-        case.expansion, torch.float32, launch.REAL[torch.float32]
-    )  # cached; created on the CPU
+    real = torch.float32, launch.REAL[torch.float32]
+    E = numbers(expansion, *real, case.log_decay is not None)  # cached; created on the CPU
     with Seen() as seen:
         y, *final, saved = launch.forward(given, **options, save=True)
         launch.backward(y, *final[:2], given, final, saved, **options)
@@ -318,15 +327,16 @@ def test_launches_compile_with_their_actual_arguments(
         assert json.loads(json.dumps(key)) == list(key)
 
 
-def test_step_is_one_launch_without_sync(compiling):
+@pytest.mark.parametrize("decay", ["", "decay"])
+def test_step_is_one_launch_without_sync(compiling, decay):
     """A CUDA graph can hold a step: apart from the launch it only allocates memory."""
     from eattn.ops.triton import launch
 
-    case = make((2, 1, 5), expansion=Taylor(6), causal=True).to(torch.bfloat16)
+    case = make((2, 1, 5), expansion=Taylor(6), causal=True, with_=decay).to(torch.bfloat16)
     state = State.zeros(2, 5, order=6).tensors().values()
-    given = Inputs(case.q, case.k, case.v, None, None, *state)
-    numbers(Taylor(6), torch.float32, launch.REAL[torch.float32])
+    given = Inputs(case.q, case.k, case.v, None, None, *state, case.log_decay)
+    numbers(Taylor(6), torch.float32, launch.REAL[torch.float32], decay != "")
     with Seen() as seen:
         launch.forward(given, expansion=Taylor(6), causal=True, save=False)
     assert compiling == ["step"]
-    assert seen.names == {"empty.memory_format", "transpose.int"}
+    assert seen.names - {"expand"} == {"empty.memory_format", "transpose.int"}

@@ -64,6 +64,7 @@ _BACKENDS = (
         triton.DEVICE,
         triton.unavailable(),
         triton.MAX_TERMS,
+        decays=True,
     ),
     Backend(
         "eager", _eager("forward"), _eager("backward"), _eager_saved_shape, None, None, decays=True

@@ -25,15 +25,21 @@ CHOICES = {
     13: (Config(1, 4), Config(4, 2)),
     33: (Config(1, 1), Config(4, 1)),
 }
+# With decay, the factor of every token takes more registers.
+DECAY_CHOICES = {
+    9: (Config(1, 2), Config(4, 2)),
+    33: (Config(1, 1), Config(4, 1)),
+}
 # Wide grids have one configuration, because it determines the order of a sum over nodes. Eight
 # channels of 65 nodes, which are padded to 128, do not spill.
 WIDE = Config(4, 1, channels=8)
 MAX_TERMS = 65  # larger grids run on another backend
 
 
-def choices(terms: int, wide: bool) -> tuple[Config, ...]:
+def choices(terms: int, wide: bool, decays: bool) -> tuple[Config, ...]:
     """Return the configurations that the autotuner chooses from."""
-    return (WIDE,) if wide else next(some for most, some in CHOICES.items() if terms <= most)
+    table = DECAY_CHOICES if decays else CHOICES
+    return (WIDE,) if wide else next(some for most, some in table.items() if terms <= most)
 
 
 MERGE = Config(1, 8)  # for the walk over chunks, which is too short to be worth tuning

@@ -24,6 +24,7 @@ class Numbers:
     terms: int
     real: Any  # Triton's dtype of the sums
     empty_shift: float  # finite stand-in for the infinite shift of an empty state
+    decays: bool  # whether the call has a log decay
     lift: float  # power of two that multiplies the sums of the backward
     table: tuple[float, ...]  # Taylor: c_n; small grid: ratio of neighbouring features at x = 0
     cap: float = 0.0  # largest |q| whose powers are scaled
@@ -46,9 +47,9 @@ class Numbers:
 
 
 @functools.cache
-def numbers(expansion: Expansion, dtype: torch.dtype, real: Any) -> Numbers:
+def numbers(expansion: Expansion, dtype: torch.dtype, real: Any, decays: bool) -> Numbers:
     """Return the numbers of an expansion for sums in `dtype`; `real` is Triton's name for it."""
-    known, common = features(expansion, dtype), (expansion.terms, real, empty_shift(dtype))
+    known, common = features(expansion, dtype), (expansion.terms, real, empty_shift(dtype), decays)
     if isinstance(known, TaylorFeatures):
         # gy q^n / den may be 1e-40 (small gradients, large keys) or 1e30 (large queries, keys near
         # 0). With this factor both are normal float32 numbers.

@@ -14,17 +14,39 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+TINY = tl.constexpr(1e-30)  # prevents 0 / 0
 FAR = tl.constexpr(1e10)  # distance at which every Gaussian is 0
 PACKED = tl.constexpr(128)  # above the largest number of nodes
 
 
 @triton.jit
-def decay(old, new, E: tl.constexpr):
-    """Return e^-|old^2 - new^2|; a product is accurate, a difference of rounded squares is not."""
-    if E.gaussian:
-        return tl.full(old.shape, 1.0, E.real)  # Gaussian features have no shift
+def decay(old, new, g, E: tl.constexpr):
+    """Return the factor that moves sums from shift `old` to `new` while they lose e^g.
+
+    It is e^(new^2 - old^2 + g), or e^-|old^2 - new^2| without decay. A product is accurate, a
+    difference of rounded squares is not.
+    """
+    if E.gaussian:  # Gaussian features have no shift
+        if E.decays:
+            return tl.exp2(g * LOG2E)
+        else:
+            return tl.full(old.shape, 1.0, E.real)
+    elif E.decays:
+        return tl.exp2(((new - old) * (new + old) + g) * LOG2E)
     else:
         return tl.exp2(-tl.abs(old - new) * (old + new) * LOG2E)
+
+
+@triton.jit
+def later_shift(m, own, g, E: tl.constexpr):
+    """Return min(m, own), or with decay the root of min(m^2 - g, own^2); never NaN."""
+    if E.decays and not E.gaussian:
+        rise = (m - own) * (m + own) - g
+        # tl.sqrt may be biased by a bit, which would add up if it were not part of a small step.
+        grown = m - g / (m + tl.sqrt(m * m - g) + TINY)
+        return tl.where(rise > 0, own, grown)
+    else:
+        return tl.where(own < m, own, m)
 
 
 @triton.jit
@@ -54,7 +76,7 @@ def key_features(k, m, valid, scale: tl.constexpr, E: tl.constexpr):
         up, down, first = _gaussian_chain(_clamp(k, E), E)
         return _chain(up, down, tl.where(valid, first, 0.0) * scale, E)
     else:
-        first = tl.where(valid, decay(tl.abs(k), m, E), 0.0) * scale
+        first = tl.where(valid, decay(tl.abs(k), m, 0.0, E), 0.0) * scale
         return _chain(k, k, first, E)
 
 
@@ -314,8 +336,11 @@ def far_features(f, q, nodes, E: tl.constexpr):
 @triton.jit
 def add(s, z, f, u, x, kept, E: tl.constexpr):
     """Return kept s_n + u f_n x and kept z_n + u f_n (Eq. 12, Eq. 13)."""
-    if E.wide:  # without a shift, all is kept
+    if E.wide:
         term = f * u[:, None]
+        if E.decays:
+            s = s * kept[:, None]
+            z = z * kept[:, None]
         return s + term * x[:, None], z + term
     else:
         N: tl.constexpr = E.terms
@@ -329,15 +354,19 @@ def add(s, z, f, u, x, kept, E: tl.constexpr):
 
 
 @triton.jit
-def absorb(s, z, m, k, v, valid, E: tl.constexpr):
-    """Add one key and its value to the sums, which move to the new shift."""
+def absorb(s, z, m, k, v, g, valid, E: tl.constexpr):
+    """Add one key and its value to the sums, which decay by e^g and move to the new shift."""
     own = tl.where(valid, magnitude(k, E), E.empty_shift)
-    new = tl.where(own < m, own, m)  # never NaN, whatever k is
+    new = later_shift(m, own, g, E)
     f = key_features(k, new, valid, 1.0, E)
+    kept = decay(m, new, g, E)
     if E.wide:
+        if E.decays:
+            s = s * kept[:, None]
+            z = z * kept[:, None]
         return s + f * v[:, None], z + f, new
     else:
-        s, z = add(s, z, f, E.lower, v, decay(m, new, E), E)
+        s, z = add(s, z, f, E.lower, v, kept, E)
         return s, z, new
 
 
@@ -414,9 +443,13 @@ def noted_features(q, note, E: tl.constexpr):
 
 @triton.jit
 def key_gradient(k, v, valid, m, s, z, E: tl.constexpr):
-    """Return dk = w (v Z'(k) - S'(k) + slope (v Z(k) - S(k))) and dv = w Z(k), of reverse sums."""
+    """Return dk = w (v Z'(k) - S'(k)) + slope u, dv = w Z(k) and u = w (v Z(k) - S(k)).
+
+    S and Z are read from the reverse sums.
+    """
     f = key_features(k, m, valid, 1 / E.lift, E)
     dv = read(f, z, E) * E.lower
     direct = (v * read_slope(f, k, z, E) - read_slope(f, k, s, E)) * E.lower
-    dk = direct + slope(k, E) * (v * dv - read(f, s, E) * E.lower)
-    return tl.where(valid, dk, 0.0), tl.where(valid, dv, 0.0)
+    u = v * dv - read(f, s, E) * E.lower
+    dk = direct + slope(k, E) * u
+    return tl.where(valid, dk, 0.0), tl.where(valid, dv, 0.0), tl.where(valid, u, 0.0)

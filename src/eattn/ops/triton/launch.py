@@ -59,10 +59,11 @@ def _tuned(name: str, E: Numbers, warp: int, lent: bool) -> Any:
     which are then restored before each run (see `_adjoints`).
     """
     kernel = KERNELS[name]
-    some = [triton.Config(settings(c, warp), num_warps=c.warps) for c in choices(E.terms, E.wide)]
+    some = choices(E.terms, E.wide, E.decays)
+    options = [triton.Config(settings(c, warp), num_warps=c.warps) for c in some]
     key = [x for x in ("D", "CAUSAL") if x in kernel.arg_names]
     again = ["a_ptr", "y_ptr"] if lent else None
-    return triton.autotune(some, key=key, restore_value=again)(kernel)
+    return triton.autotune(options, key=key, restore_value=again)(kernel)
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class _Call:
         self, name: str, programs: int, *args: Any, lent: bool = False, **options: Any
     ) -> None:
         if INTERPRETED:
-            return self.fixed(
-                name, choices(self.E.terms, self.E.wide)[0], (programs,), *args, **options
-            )
+            config, *_ = choices(self.E.terms, self.E.wide, self.E.decays)
+            return self.fixed(name, config, (programs,), *args, **options)
         if programs:
             with _on(self.device):
                 grid = lambda meta: (programs, triton.cdiv(self.D, meta["BLOCK"]))  # noqa: E731
@@ -120,6 +120,10 @@ class _Call:
         shape = (count, 2 * self.E.terms + 1, self.D)
         return fresh(shape, dtype=like.dtype, device=like.device)
 
+    def g_sums(self, count: int, like: Tensor) -> Tensor | None:
+        """Allocate the log decays of chunks [count, D]; None without decay."""
+        return like.new_empty(count, self.D) if self.E.decays else None
+
 
 def _on(device: torch.device) -> Any:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
@@ -129,7 +133,7 @@ def _call(inputs: Inputs, expansion: Expansion) -> _Call:
     B, Lq, D = inputs.q.shape
     cu, real, mask = inputs.cu_seqlens, inputs.sum_dtype, dense(inputs.key_mask, torch.bool)
     return _Call(
-        E=numbers(expansion, real, REAL[real]),
+        E=numbers(expansion, real, REAL[real], inputs.log_decay is not None),
         D=D,
         rows=inputs.rows,
         chunk=configs.chunk_length(B, max(Lq, inputs.k.shape[1]), D),
@@ -143,6 +147,12 @@ def _strided(*tensors: Tensor) -> list[Any]:
     return [x for tensor in tensors for x in (tensor, *tensor.stride())]
 
 
+def _decays(inputs: Inputs) -> list[Any]:
+    """Return the log decay as a tensor with the shape of k and its strides."""
+    g = inputs.log_decay
+    return [None] * 4 if g is None else _strided(g.expand(inputs.k.shape))
+
+
 def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -> Outputs:
     """Return y, the final s, z, shift, and with `save` the prefix sums that `backward` needs."""
     q, k, v = inputs[:3]
@@ -152,26 +162,28 @@ def forward(inputs: Inputs, *, expansion: Expansion, causal: bool, save: bool) -
     s1, z1 = (empty_sums(call.rows, D, expansion, real, q.device) for _ in range(2))
     m1 = torch.empty((call.rows, D), dtype=real, device=q.device)
     before = *(kernel_sums(x, expansion, real) for x in inputs[5:7]), dense(inputs.shift, real)
-    after = (s1, z1, m1)
+    after, decays = (s1, z1, m1), _decays(inputs)
     if causal and L == 1 and not save and call.mask is None and call.cu is None:
         token = (x for t in (q, k, v) for x in (t, t.stride(0), t.stride(2)))
-        call.fixed(
-            "step", WIDE if expansion.wide else STEP, (call.rows,), *token, *before, *after, y, D
-        )
+        g, g_b, _, g_d = decays
+        args = (*token, g, g_b, g_d, *before, *after, y, D)
+        call.fixed("step", WIDE if expansion.wide else STEP, (call.rows,), *args)
         return y, *after, None
     saved = call.sums(call.slots(k), m1) if save and causal else None
     if configs.is_fused(call.rows, Lq, L, D, expansion):
-        args = (*_strided(q, k, v), call.mask, call.cu, *before, *after, saved, y, Lq, L, D)
+        args = (call.mask, call.cu, *before, *after, saved, y, Lq, L, D)
+        args = (*_strided(q, k, v), *decays, *args)
         call.tuned("fused", call.rows, *args, CAUSAL=causal)
         return y, *after, saved
-    sums = call.sums(call.slots(k), m1)
+    sums, g_sum = call.sums(call.slots(k), m1), call.g_sums(call.slots(k), m1)
     prefix = None
     if causal:
         prefix = call.sums(call.slots(k), m1) if saved is None else saved
-    call.tuned("states", call.slots(k), *_strided(k, v), *call.layout(k), sums, L, D)
-    args = (sums, prefix, call.cu, *before, *after, L, D)
+    args = (*_strided(k, v), *decays, *call.layout(k), sums, g_sum, L, D)
+    call.tuned("states", call.slots(k), *args)
+    args = (sums, g_sum, prefix, call.cu, *before, *after, L, D)
     call.fixed("merge", MERGE, (call.rows, expansion.terms), *args)
-    args = (*_strided(q, k, v), *call.layout(q), prefix, *after, y, Lq, D)
+    args = (*_strided(q, k, v), *decays, *call.layout(q), prefix, *after, y, Lq, D)
     call.tuned("outputs", call.slots(q), *args, CAUSAL=causal)
     return y, *after, saved
 
@@ -187,11 +199,11 @@ def backward(
     expansion: Expansion,
     causal: bool,
 ) -> Gradients:
-    """Return the gradients of q, k, v and of the initial s, z (None without a state)."""
+    """Return the gradients of q, k, v, the initial s, z (None without a state) and log_decay."""
     q, k, v = inputs[:3]
     (_, Lq, D), L = q.shape, k.shape[1]
     real, rows = final[0].dtype, final[0].shape[0]
-    call = _call(inputs, expansion)
+    call, decays = _call(inputs, expansion), _decays(inputs)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, k))
     ds = dz = None
     if inputs.s is not None:
@@ -200,19 +212,28 @@ def backward(
     s1, z1 = (kernel_sums(x, expansion, real) for x in final[:2])
     m1 = dense(final[2], real)
     a, y, m = _adjoints(dk, dv, real, causal)
-    sums = call.sums(call.slots(q), final[2])
+    sums, g_sum = call.sums(call.slots(q), final[2]), call.g_sums(call.slots(q), final[2])
     # Reverse sums after each chunk; if not causal, the same for all chunks of a sequence.
     follows = call.sums(call.slots(k) if causal else rows, final[2])
 
-    args = (*_strided(q, k, v, gy), *call.layout(q), saved, s1, z1, m1, dq, a, y, m, sums, Lq, D)
+    args = (*call.layout(q), saved, s1, z1, m1, dq, a, y, m, sums, g_sum, Lq, D)
+    args = (*_strided(q, k, v, gy), *decays, *args)
     call.tuned("query_gradients", call.slots(q), *args, CAUSAL=causal)
     suffix, total = (follows, None) if causal else (None, follows)
     m0 = dense(inputs.shift, real)
-    args = (sums, suffix, call.cu, *cotangents, m1, m0, ds, dz, total, Lq, D)
+    args = (sums, g_sum, suffix, call.cu, *cotangents, m1, m0, ds, dz, total, Lq, D)
     call.fixed("merge_back", MERGE, (rows, expansion.terms), *args)
-    args = (*_strided(q, k, v), *call.layout(k), follows, a, y, m, dk, dv, L, D)
+    ends = (saved, s1, z1) if call.E.decays else (None,) * 3
+    dg = dg_sum = None
+    if inputs.log_decay is not None:
+        if inputs.log_decay.dim() == 3:
+            dg = torch.empty(k.shape, dtype=real, device=k.device)
+        else:
+            dg_sum = torch.empty((call.slots(k), D), dtype=real, device=k.device)
+    args = (*call.layout(k), follows, *ends, a, y, m, dk, dv, dg, dg_sum, L, D)
+    args = (*_strided(q, k, v), *decays, *args)
     call.tuned("key_gradients", call.slots(k), *args, lent=causal and a is dv, CAUSAL=causal)
-    return dq, dk, dv, ds, dz, None
+    return dq, dk, dv, ds, dz, dg if dg_sum is None else dg_sum.sum(0)
 
 
 def _adjoints(dk: Tensor, dv: Tensor, real: torch.dtype, causal: bool) -> tuple[Tensor, ...]:

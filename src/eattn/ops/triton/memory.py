@@ -84,6 +84,24 @@ def load_rows(at, stride, token, ok, TILE: tl.constexpr, E: tl.constexpr, STEP: 
 
 
 @triton.jit
+def decays_at(ptr, batch, batch_stride, d, d_stride, E: tl.constexpr):
+    """Return pointers to the log decays of a batch row; unused without decay."""
+    if E.decays:
+        return channels_at(ptr, batch, batch_stride, d, d_stride)
+    else:
+        return d
+
+
+@triton.jit
+def load_decays(at, stride, token, ok, TILE: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr = 1):
+    """Load the log decays of a tile; 0 for tokens that are not ok, and without decay."""
+    if E.decays:
+        return load_rows(at, stride, token, ok, TILE, E, STEP)
+    else:
+        return (tl.zeros(at.shape, E.real),) * TILE
+
+
+@triton.jit
 def store_row(at, stride, token, x, ok):
     tl.store(at + token * stride, x.to(at.dtype.element_ty), mask=ok)
 

@@ -11,6 +11,10 @@ Sums are relative to a shift m (ops.features). All TILE tokens of a tile are loa
 is used, so that memory latencies overlap. Neither TILE nor BLOCK, the number of channels, changes a
 bit. In memory, sums are [slot, 2 N + 1, D]: s, z and the shift of each chunk or sequence. On a wide
 grid several lanes share a channel (features.py), and BLOCK is fixed.
+
+With decay, the shift grows while the sums decay: m_t^2 = min(m_(t-1)^2 - g_t, k_t^2). `g_sum`,
+[slot, D], is the sum of g over a chunk, by which `merge` decays the sums of earlier chunks. Without
+decay, the pointers to both are None.
 """
 
 import triton
@@ -20,6 +24,7 @@ from eattn.ops.triton.features import (
     absorb,
     decay,
     far_lanes,
+    later_shift,
     output,
     query_features,
     quotient,
@@ -30,7 +35,9 @@ from eattn.ops.triton.memory import (
     block_of,
     channels_at,
     chunk_of,
+    decays_at,
     keys_seen,
+    load_decays,
     load_rows,
     load_shift,
     load_slot,
@@ -48,7 +55,7 @@ from eattn.ops.triton.memory import (
 
 @triton.jit
 def _sum_keys(
-    s, z, m, k_at, k_l, v_at, v_l, mask_ptr, mask_at, first, begin, end, lanes,
+    s, z, m, g_sum, k_at, k_l, v_at, v_l, g_at, g_l, mask_ptr, mask_at, first, begin, end, lanes,
     TILE: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     for t in range(begin, end, TILE):
@@ -56,9 +63,12 @@ def _sum_keys(
         valid = keys_seen(inside, mask_ptr, mask_at + t, end - t, TILE)
         ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
         vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
+        gs = load_decays(g_at, g_l, first + t, valid, TILE, E)
         for i in tl.static_range(TILE):
-            s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
-    return s, z, m
+            s, z, m = absorb(s, z, m, ks[i], vs[i], gs[i], valid[i], E)
+            if E.decays:
+                g_sum += gs[i]
+    return s, z, m, g_sum
 
 
 @triton.jit
@@ -75,7 +85,8 @@ def _read_queries(
 
 @triton.jit
 def states(
-    k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr, sums_ptr, L, D,
+    k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, g_ptr, g_b, g_l, g_d, mask_ptr, cu_ptr, row_ptr,
+    sums_ptr, g_sum_ptr, L, D,
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum a chunk, relative to the smallest key of the chunk."""
@@ -84,16 +95,20 @@ def states(
     _row, batch, first, count = chunk_of(slot, cu_ptr, row_ptr, L, CHUNK)
     k_at = channels_at(k_ptr, batch, k_b, d, k_d)
     v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+    g_at = decays_at(g_ptr, batch, g_b, d, g_d, E)
     s, z, m = no_sums(BLOCK, E)
-    s, z, m = _sum_keys(
-        s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first, first, 0, count, lanes, TILE, E
+    s, z, m, g_sum = _sum_keys(
+        s, z, m, tl.zeros_like(m), k_at, k_l, v_at, v_l, g_at, g_l, mask_ptr, batch * L + first,
+        first, 0, count, lanes, TILE, E,
     )  # fmt: skip
     store_slot(sums_ptr, slot, s, z, m, d, D, lanes, E)
+    if E.decays:
+        store_row(g_sum_ptr + d, D, slot.to(tl.int64), g_sum, lanes)
 
 
 @triton.jit
 def merge_chunks(
-    s, z, m, sums_ptr, prefix_ptr, first, chunks, n, d, D, lanes,
+    s, z, m, sums_ptr, g_sum_ptr, prefix_ptr, first, chunks, n, d, D, lanes,
     BACK: tl.constexpr, TILE: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Store term n of the sums before (BACK: after) each chunk; return that of all chunks."""
@@ -105,6 +120,7 @@ def merge_chunks(
         ss = ()
         zs = ()
         ms = ()
+        gs = ()
         for i in tl.static_range(TILE):
             c = t + i
             if BACK:
@@ -112,7 +128,11 @@ def merge_chunks(
             at = sums_ptr + (first + c) * (2 * N + 1) * D + d
             ss = ss + (tl.load(at + n * D, mask=ok[i], other=0.0),)
             zs = zs + (tl.load(at + (N + n) * D, mask=ok[i], other=0.0),)
-            ms = ms + (tl.load(at + 2 * N * D, mask=ok[i], other=0.0),)
+            ms = ms + (tl.load(at + 2 * N * D, mask=ok[i], other=E.empty_shift),)
+            if E.decays:
+                gs = gs + (tl.load(g_sum_ptr + (first + c) * D + d, mask=ok[i], other=0.0),)
+            else:
+                gs = gs + (tl.zeros_like(s),)
         for i in tl.static_range(TILE):
             if prefix_ptr is not None:
                 c = t + i
@@ -123,12 +143,13 @@ def merge_chunks(
                 tl.store(at + (N + n) * D, z, mask=ok[i])
                 tl.store(at + 2 * N * D, m, mask=ok[i] & (n == 0))
             own = tl.where(ms[i] < E.empty_shift, ms[i], E.empty_shift)
-            new = own
-            if not BACK:
-                new = tl.where(own < m, own, m)
-            new = tl.where(ok[i], new, m)
-            kept = decay(m, new, E)
-            joins = decay(own, new, E)
+            if BACK:
+                new = tl.where(ok[i], own, m)
+                kept = decay(new, m, gs[i], E)
+            else:
+                new = later_shift(m, own, gs[i], E)
+                kept = decay(m, new, gs[i], E)
+            joins = decay(own, new, tl.zeros_like(own), E)
             moved_s = s * kept
             moved_z = z * kept
             total_s = ss[i] * joins + lost_s * kept
@@ -143,7 +164,7 @@ def merge_chunks(
 
 @triton.jit
 def merge(
-    sums_ptr, prefix_ptr, cu_ptr, s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, L, D,
+    sums_ptr, g_sum_ptr, prefix_ptr, cu_ptr, s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, L, D,
     E: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Compute term n of the sums before every chunk of a sequence, and of its final state."""
@@ -162,8 +183,9 @@ def merge(
         z = tl.load(z0_ptr + at + own, mask=lanes, other=0.0)
         m = load_shift(m0_ptr + row_at, d, lanes, E)
     s, z, m = merge_chunks(
-        s, z, m, sums_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes, False, TILE, E
-    )
+        s, z, m, sums_ptr, g_sum_ptr, prefix_ptr, first, tl.cdiv(count, CHUNK), n, d, D, lanes,
+        False, TILE, E,
+    )  # fmt: skip
     tl.store(s1_ptr + at + own, s, mask=lanes)
     tl.store(z1_ptr + at + own, z, mask=lanes)
     store_shift(m1_ptr + row_at, m, d, lanes & (n == 0), E)
@@ -171,8 +193,8 @@ def merge(
 
 @triton.jit
 def outputs(
-    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr, row_ptr,
-    prefix_ptr, s_ptr, z_ptr, m_ptr, y_ptr, L, D,
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, g_ptr, g_b, g_l, g_d,
+    mask_ptr, cu_ptr, row_ptr, prefix_ptr, s_ptr, z_ptr, m_ptr, y_ptr, L, D,
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -186,14 +208,16 @@ def outputs(
         s, z, m = load_slot(prefix_ptr, slot, d, D, lanes, E)
         k_at = channels_at(k_ptr, batch, k_b, d, k_d)
         v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+        g_at = decays_at(g_ptr, batch, g_b, d, g_d, E)
         for t in range(0, count, TILE):
             inside = tokens_inside(t, count, lanes, TILE)
             valid = keys_seen(inside, mask_ptr, batch * L + first + t, count - t, TILE)
             ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
             vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
+            gs = load_decays(g_at, g_l, first + t, valid, TILE, E)
             qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
             for i in tl.static_range(TILE):
-                s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
+                s, z, m = absorb(s, z, m, ks[i], vs[i], gs[i], valid[i], E)
                 y = output(qs[i], s, z, inside[i], E)
                 store_row(y_at, D, first + t + i, y, inside[i])
     else:
@@ -212,8 +236,8 @@ def _fold(sums, more, kept, E: tl.constexpr):
 
 @triton.jit
 def fused(
-    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, mask_ptr, cu_ptr,
-    s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, prefix_ptr, y_ptr, Lq, L, D,
+    q_ptr, q_b, q_l, q_d, k_ptr, k_b, k_l, k_d, v_ptr, v_b, v_l, v_d, g_ptr, g_b, g_l, g_d,
+    mask_ptr, cu_ptr, s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, prefix_ptr, y_ptr, Lq, L, D,
     E: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -224,6 +248,7 @@ def fused(
     q_at = channels_at(q_ptr, batch, q_b, d, q_d)
     k_at = channels_at(k_ptr, batch, k_b, d, k_d)
     v_at = channels_at(v_ptr, batch, v_b, d, v_d)
+    g_at = decays_at(g_ptr, batch, g_b, d, g_d, E)
     y_at = channels_at(y_ptr, batch * Lq, D, d, 1)
     ps, pz, pm = load_state(s0_ptr, z0_ptr, m0_ptr, row, d, D, lanes, BLOCK, E)
     for begin in range(0, count, CHUNK):
@@ -232,16 +257,20 @@ def fused(
             store_slot(prefix_ptr, slot + begin // CHUNK, ps, pz, pm, d, D, lanes, E)
         s, z, _m = no_sums(BLOCK, E)
         m = pm
+        g_sum = tl.zeros_like(m)
         if CAUSAL:
             for t in range(begin, end, TILE):
                 inside = tokens_inside(t, end, lanes, TILE)
                 valid = keys_seen(inside, mask_ptr, batch * L + first + t, end - t, TILE)
                 ks = load_rows(k_at, k_l, first + t, valid, TILE, E)
                 vs = load_rows(v_at, v_l, first + t, valid, TILE, E)
+                gs = load_decays(g_at, g_l, first + t, valid, TILE, E)
                 qs = load_rows(q_at, q_l, first + t, inside, TILE, E)
                 for i in tl.static_range(TILE):
-                    s, z, m = absorb(s, z, m, ks[i], vs[i], valid[i], E)
-                    kept = decay(pm, m, E)
+                    s, z, m = absorb(s, z, m, ks[i], vs[i], gs[i], valid[i], E)
+                    if E.decays:
+                        g_sum += gs[i]
+                    kept = decay(pm, m, g_sum, E)
                     f = query_features(qs[i], E)
                     num = read(f, ps, E) * kept + read(f, s, E)
                     den = read(f, pz, E) * kept + read(f, z, E)
@@ -256,11 +285,11 @@ def fused(
                     y = quotient(num, den)
                     store_row(y_at, D, first + t + i, y, inside[i])
         else:
-            s, z, m = _sum_keys(
-                s, z, m, k_at, k_l, v_at, v_l, mask_ptr, batch * L + first,
+            s, z, m, g_sum = _sum_keys(
+                s, z, m, g_sum, k_at, k_l, v_at, v_l, g_at, g_l, mask_ptr, batch * L + first,
                 first, begin, end, lanes, TILE, E,
             )  # fmt: skip
-        kept = decay(pm, m, E)
+        kept = decay(pm, m, g_sum, E)
         ps = _fold(ps, s, kept, E)
         pz = _fold(pz, z, kept, E)
         pm = m
@@ -273,7 +302,7 @@ def fused(
 
 @triton.jit
 def step(
-    q_ptr, q_b, q_d, k_ptr, k_b, k_d, v_ptr, v_b, v_d,
+    q_ptr, q_b, q_d, k_ptr, k_b, k_d, v_ptr, v_b, v_d, g_ptr, g_b, g_d,
     s0_ptr, z0_ptr, m0_ptr, s1_ptr, z1_ptr, m1_ptr, y_ptr, D,
     E: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -285,6 +314,7 @@ def step(
     k = tl.load(channels_at(k_ptr, batch, k_b, d, k_d), mask=lanes, other=0.0).to(E.real)
     v = tl.load(channels_at(v_ptr, batch, v_b, d, v_d), mask=lanes, other=0.0).to(E.real)
     s, z, m = load_state(s0_ptr, z0_ptr, m0_ptr, row, d, D, lanes, BLOCK, E)
-    s, z, m = absorb(s, z, m, k, v, lanes, E)
+    (g,) = load_decays(decays_at(g_ptr, batch, g_b, d, g_d, E), 0, 0, (lanes,), 1, E)
+    s, z, m = absorb(s, z, m, k, v, g, lanes, E)
     store_row(y_ptr + d, D, batch, output(q, s, z, lanes, E), lanes)
     store_state(s1_ptr, z1_ptr, m1_ptr, row, s, z, m, d, D, lanes, E)
