@@ -4,7 +4,7 @@ Byte-level language models that differ only in their mixer are trained on the so
 standard library and compared by the bits per byte of validation text. Where a mixer has more
 parameters than EA-6, its feed-forward networks are narrower, so that all models have the same
 number within 1 %. EA does not know which tokens are near, so a short convolution precedes every
-mixer. Some models are also trained without it, and SA with learned positions.
+mixer. Some models are also trained without it, and SA with learned positions, 2 % more parameters.
 
 Each mixer trains for 300 steps at several learning rates, and the bits per byte of the validation
 text select the best. If that is the smallest or the largest one, the next is tried as well. All
