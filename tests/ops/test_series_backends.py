@@ -66,6 +66,15 @@ def test_packed_sequences_match_reference(backend, causal, expansion, dtype, sha
 
 
 @every_backend
+@causals
+@pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(65)], ids=str)
+def test_packed_sequences_may_be_empty(backend, expansion, causal):
+    case = make((1, 20, 3), expansion=expansion, causal=causal).to(torch.float32)
+    case = replace(case, cu_seqlens=torch.tensor([0, 0, 7, 7, 20, 20], dtype=torch.int32))
+    assert_answers(run(case, backend), oracle(case), case)
+
+
+@every_backend
 @pairwise("with_, keys, expansion", ["", "mask", "mask state"], [0, 1, 19, 70], EVERY_EXPANSION)
 def test_cross_attention_matches_reference(backend, expansion, keys, with_):
     options = dict(expansion=expansion, causal=False, with_=with_, keys=keys)

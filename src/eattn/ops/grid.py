@@ -188,7 +188,8 @@ def forward(inputs: Inputs, *, expansion: Quadrature, causal: bool, save: bool =
         sums = _total(call.start, call.k, call.write)
         for t, q in enumerate(call.q):
             y_at[t] = call.grid.read(q, sums).y
-        return y[:, :L].contiguous(), *as_state(sums, call.last, wide=True), None
+        nothing = sums.new_empty(saved_shape(inputs.q)) if causal and save else None
+        return y[:, :L].contiguous(), *as_state(sums, call.last, wide=True), nothing
     sums = _prefixes(call.start, call.k, call.write, range(call.T))
     found = sums.new_empty(3, len(y), y.shape[1], y.shape[2]) if save else None
     for t, q in enumerate(call.q):
