@@ -59,6 +59,16 @@ def test_packed_decay_matches_reference(backend, expansion, shape, with_):
 
 
 @every_backend
+@pytest.mark.parametrize("with_", ["decay state", "gate mask state"])
+@pytest.mark.parametrize("expansion", [Taylor(6), Quadrature(25, 12), Quadrature(65)], ids=str)
+def test_long_decay_matches_reference(backend, expansion, with_):
+    # Longer than two spans of native/grid.cpp, between which the sums are recomputed.
+    options = dict(expansion=expansion, causal=True, with_=with_)
+    case, want = expected((1, 1100, 3), torch.float32, **options)
+    assert_answers(run(case, backend), want, case)
+
+
+@every_backend
 @pairwise(NAMES, ["packed", "packed mask state"], PACKED, *COMMON)
 def test_packed_sequences_match_reference(backend, causal, expansion, dtype, shape, with_):
     case, want = expected(shape, dtype, expansion=expansion, causal=causal, with_=with_)

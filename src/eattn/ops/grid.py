@@ -7,6 +7,8 @@ that its cost does not depend on N. Gaussian features need no shift.
 The causal forward saves y, 1 / den and dy/dq of every query, [3, B, L, D], and the backward is one
 scan in reverse order. A far query, one with no key near, saves a negative 1 / den; in place of
 dy/dq, which is 0, it saves the two nodes that it reads, as left * PACKED + right.
+
+With decay, the sums of a chunk and channel are e^c times the true ones, see `Scales`.
 """
 
 import math
@@ -30,6 +32,8 @@ from eattn.ops.expansion import Quadrature
 from eattn.ops.features import smallest_den
 from eattn.ops.inputs import Gradients, Inputs, Outputs, Sums
 
+MAX_SCALE = 20.0  # largest c
+FORGETS = 1000.0  # e^-1000 is 0
 PACKED = 2048  # above the largest number of nodes; same in native/grid.cpp
 
 Write = Callable[[Tensor, int], None]  # (sums, t): add the tokens of step t
@@ -79,13 +83,13 @@ class Grid:
         f = torch.exp(-2 * offset.square())
         return Near(index, f.masked_fill_(offset.abs() >= self.cutoff, 0), offset)
 
-    def nearest_written(self, q: Tensor, z: Tensor) -> Tensor:
-        """Return the nearest written node on each side of q [n], [2, n]; z is [N, n].
+    def nearest_written(self, q: Tensor, empty: Tensor) -> Tensor:
+        """Return the nearest written node on each side of q [n], [2, n]; `empty` is [N, n].
 
         If one side has none, both are the node of the other side.
         """
         offset = self.u.unsqueeze(1) - q.clamp(-self.reach, self.reach)
-        distance = offset.abs().masked_fill_(z <= self.smallest, torch.inf)
+        distance = offset.abs().masked_fill_(empty, torch.inf)
         sides = [distance.masked_fill(side, torch.inf).min(0) for side in (offset > 0, offset <= 0)]
         near, index = (torch.stack(of) for of in zip(*sides, strict=True))
         return torch.where(near.isinf(), index.flip(0), index)
@@ -101,19 +105,24 @@ class Grid:
         f[1].masked_fill_(nodes[0] == nodes[1], 0)
         return f
 
-    def read(self, q: Tensor, sums: Tensor) -> Reading:
-        """Return y (Eq. 14 to Eq. 16) and its derivative at queries [B, C, D]."""
+    def read(self, q: Tensor, sums: Tensor, scale: Tensor | None = None) -> Reading:
+        """Return y (Eq. 14 to Eq. 16) and its derivative at queries [B, C, D].
+
+        `scale` [B, C, D] is the factor of the true sums; None for 1.
+        """
         index, f, offset = self.near(q)
         pairs = _gather(sums, index)
         num, den = (pairs * f.unsqueeze(1)).sum(0)
         dnum, dden = (pairs * (f * offset).unsqueeze(1)).sum(0)
-        far = den <= self.smallest
+        smallest = self.smallest if scale is None else scale * self.smallest
+        far = den <= smallest
         inverse = 1 / den
         y = num * inverse
         slope = (dnum - y * dden).mul_(inverse).mul_(-4)
         if far.any():
             s, z = (x[:, far] for x in sums.expand(-1, -1, -1, q.shape[1], -1).unbind(1))
-            nodes = self.nearest_written(q[far], z)
+            least = smallest[far] if isinstance(smallest, Tensor) else smallest
+            nodes = self.nearest_written(q[far], z <= least)
             f = self.far(q[far], nodes)
             num, den = ((f * x.gather(0, nodes)).sum(0) for x in (s, z))
             empty = den == 0
@@ -140,6 +149,41 @@ class Grid:
         return Near(index, f.masked_fill_(masked, 0), offset)
 
 
+class Scales:
+    """Factors of the sums of chunks of tokens, [T, B, C, D], with decay.
+
+    The sums at token t are e^c times the true ones. The log decay is added to c, so that a token
+    changes the sums near its key only. If c exceeds MAX_SCALE, token t multiplies all sums of the
+    channel by e^-c, and c is 0 again, as it is before each chunk.
+    """
+
+    def __init__(self, log_decay: Tensor) -> None:
+        self.up = torch.empty_like(log_decay)  # e^c
+        self.kept = torch.ones_like(log_decay)  # factor of the sums before token t
+        c = torch.zeros_like(log_decay[0])
+        rest = torch.zeros_like(c)  # rounding error of c (Kahan summation)
+        for t, lost in enumerate(log_decay.neg().clamp_(max=FORGETS)):
+            added = lost + rest
+            total = c + added
+            part = total - c
+            rest = (c - (total - part)) + (added - part)
+            keeps = total <= MAX_SCALE
+            self.kept[t].copy_(torch.exp(-total) * (1 - rest)).masked_fill_(keeps, 1)
+            c, rest = total.masked_fill(~keeps, 0), rest.masked_fill(~keeps, 0)
+            self.up[t] = torch.exp(c) * (1 + rest)
+        self.moved = self.kept != 1
+        self.moves = self.moved.flatten(1).any(1).tolist()
+        # Factor from the sums after a chunk to the true ones, and over the whole chunk, [B, C, D].
+        self.down = torch.exp(-c) * (1 - rest)
+        self.whole = self.kept.prod(0) * self.down
+
+    def move(self, sums: Tensor, t: int) -> None:
+        """Multiply the sums before token t, or the reverse sums after it."""
+        if self.moves[t]:
+            moved = self.moved[t]
+            sums[:, :, moved] *= self.kept[t][moved]
+
+
 class _Call:
     """Inputs of one call, in the dtype of the sums."""
 
@@ -161,21 +205,62 @@ class _Call:
         self.q = chunks(inputs.q.to(dtype), T if self.causal else steps(inputs.q.shape[1]))
         self.k, self.v, self.masked = chunks(k, T), chunks(v, T), ~chunks(valid.unsqueeze(-1), T)
         self.last = self.shift.masked_fill(valid.any(1)[:, None, None], 0)
+        self.scales: Scales | None = None
+        if self.causal and inputs.log_decay is not None:
+            log_decay = zero_masked(inputs.log_decay.expand(k.shape), inputs.key_mask)
+            self.scales = Scales(chunks(log_decay, T))
+
+    def scale(self, t: int) -> Tensor | None:
+        """Return the factor of the true sums at step t, [B, C, D]; None for 1."""
+        return None if self.scales is None else self.scales.up[t]
+
+    def move(self, sums: Tensor, t: int) -> None:
+        """Decay the sums before step t, or the reverse sums after it."""
+        if self.scales is not None:
+            self.scales.move(sums, t)
 
     def write(self, sums: Tensor, t: int) -> None:
         """Add the keys and values of step t (Eq. 12, Eq. 13)."""
-        v = self.v[t]
-        _scatter(sums, self.grid.key(self.k[t], self.masked[t]), v, torch.ones_like(v))
+        self.move(sums, t)
+        v, scale = self.v[t], self.scale(t)
+        pair = (v, torch.ones_like(v)) if scale is None else (v * scale, scale)
+        _scatter(sums, self.grid.key(self.k[t], self.masked[t]), *pair)
         if self.any_nan:  # a NaN key affects all nodes
             sums.masked_fill_(self.k[t].isnan(), torch.nan)
 
-    def gradient(self, t: int, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Return dk and dv of step t from the reverse sums."""
-        near = self.grid.key(self.k[t], self.masked[t])
+    def gradient(self, t: int, sums: Tensor) -> list[Tensor]:
+        """Return dk, dv and, with decay, dw of step t from the reverse sums.
+
+        dw is the gradient of the logarithm of the key's weight.
+        """
+        near, scale = self.grid.key(self.k[t], self.masked[t]), self.scale(t)
         s, z = _gather(sums, near.node).unbind(1)
-        dk = (near.f * near.offset * (self.v[t] * z - s)).sum(0).mul_(-4)
-        dv = (near.f * z).sum(0)
-        return dk.masked_fill_(self.masked[t], 0), dv.masked_fill_(self.masked[t], 0)
+        both = self.v[t] * z - s
+        grads = [(near.f * near.offset * both).sum(0).mul_(-4), (near.f * z).sum(0)]
+        if scale is not None:
+            grads = [x.mul_(scale) for x in (*grads, (near.f * both).sum(0))]
+        return [x.masked_fill_(self.masked[t], 0) for x in grads]
+
+    def sums_before(self) -> Tensor:
+        """Return the sums before each chunk: [N, 2, B, C, D]."""
+        return _prefixes(self.start, self.k, self.write, range(self.T), self.scales)
+
+    def decay_gradient(self, scales: Scales, final: Tensor, after: Tensor, dw: Tensor) -> Tensor:
+        """Return the gradient of the log decays, [B, C * T, D].
+
+        It is the product of the sums before a token with the reverse sums. Since y does not depend
+        on the scale of the sums, it changes from token to token by dw, [T, B, C, D] in reverse
+        order, and the product is computed at the end of each chunk only, from the final sums and
+        the reverse sums `after` each chunk.
+        """
+        ends = final
+        if dw.shape[2] > 1:
+            ends = torch.cat([self.sums_before()[:, :, :, 1:], final], 3)
+        (s, z), (sr, zr) = ends.unbind(1), after.unbind(1)
+        end = (s * zr - z * sr).sum(0)
+        each = (end - dw.cumsum(0)).flip(0)
+        each = each.masked_fill_(self.masked | (scales.kept == 0), 0)
+        return each.permute(1, 2, 0, 3).flatten(1, 2)
 
 
 def forward(inputs: Inputs, *, expansion: Quadrature, causal: bool, save: bool = False) -> Outputs:
@@ -190,16 +275,19 @@ def forward(inputs: Inputs, *, expansion: Quadrature, causal: bool, save: bool =
             y_at[t] = call.grid.read(q, sums).y
         nothing = sums.new_empty(saved_shape(inputs.q)) if causal and save else None
         return y[:, :L].contiguous(), *as_state(sums, call.last, wide=True), nothing
-    sums = _prefixes(call.start, call.k, call.write, range(call.T))
+    sums = call.sums_before()
     found = sums.new_empty(3, len(y), y.shape[1], y.shape[2]) if save else None
     for t, q in enumerate(call.q):
         call.write(sums, t)
-        reading = call.grid.read(q, sums)
+        reading = call.grid.read(q, sums, call.scale(t))
         y_at[t] = reading.y
         for kept, x in zip(() if found is None else found, reading, strict=False):
             chunks(kept, call.T)[t] = x
     saved = None if found is None else found[:, :, :L].contiguous()
-    return y[:, :L].contiguous(), *as_state(sums[:, :, :, -1:], call.last, wide=True), saved
+    sums = sums[:, :, :, -1:]
+    if call.scales is not None:
+        sums = sums * call.scales.down[:, -1:]
+    return y[:, :L].contiguous(), *as_state(sums, call.last, wide=True), saved
 
 
 def backward(
@@ -213,7 +301,7 @@ def backward(
     expansion: Quadrature,
     causal: bool,
 ) -> Gradients:
-    """Return the gradients of q, k, v and the initial s, z from those of y and the final s, z.
+    """Return the gradients of the inputs from those of y and the final s, z.
 
     The reverse sums are those of (a_i y_i, a_i) f_n(q_i) with a_i = gy_i / den_i. With s and z read
     from them at a key, dv = z(k) and dk = v z'(k) - s'(k).
@@ -239,13 +327,25 @@ def backward(
         dq_at[t] = (g * found.slope).masked_fill_(found.inverse <= 0, 0)
         _scatter(sums, grid.query(q, found), a * found.y, a)
 
+    def write_and_move(sums: Tensor, t: int) -> None:
+        write(sums, t)
+        call.move(sums, t)
+
+    dg = None if inputs.log_decay is None else torch.zeros_like(inputs.log_decay)
     if call.causal:
-        backwards = range(call.T)[::-1]
-        sums = _prefixes(start, call.q, write, backwards)
+        backwards, scales = range(call.T)[::-1], call.scales
+        after = _prefixes(start, call.q, write_and_move, backwards, scales)
+        sums = after if scales is None else after * scales.down
+        dws: list[Tensor] = []
         for t in backwards:
             write(sums, t)
-            dk_at[t], dv_at[t] = call.gradient(t, sums)
+            dk_at[t], dv_at[t], *dw = call.gradient(t, sums)
+            dws += dw
+            call.move(sums, t)
         sums = sums[:, :, :, :1]
+        if scales is not None and dg is not None:
+            each = call.decay_gradient(scales, end, after, torch.stack(dws))[:, :Lk]
+            dg = each.sum((0, 1)) if dg.dim() == 1 else each.contiguous()
     else:
         sums = _total(start, call.q, write)
         for t in range(len(call.k)):
@@ -255,7 +355,7 @@ def backward(
     if inputs.s is not None:
         dz, ds, _ = as_state(sums, call.last, wide=True)
         dz = dz.neg_()
-    return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz, None
+    return dq.contiguous(), dk.contiguous(), dv.contiguous(), ds, dz, dg
 
 
 def _total(start: Tensor, tokens: Tensor, write: Write) -> Tensor:
@@ -266,7 +366,9 @@ def _total(start: Tensor, tokens: Tensor, write: Write) -> Tensor:
     return sums.sum(3, keepdim=True).add_(start)
 
 
-def _prefixes(start: Tensor, tokens: Tensor, write: Write, order: range) -> Tensor:
+def _prefixes(
+    start: Tensor, tokens: Tensor, write: Write, order: range, scales: Scales | None
+) -> Tensor:
     """Return the sums before each chunk, in the order of the walk: [N, 2, B, C, D]."""
     C = tokens.shape[2]
     if C == 1:
@@ -274,6 +376,14 @@ def _prefixes(start: Tensor, tokens: Tensor, write: Write, order: range) -> Tens
     sums = start.new_zeros(*start.shape[:3], *tokens.shape[2:])
     for t in order:
         write(sums, t)
+    if scales is not None:
+        if order.step > 0:
+            sums *= scales.down
+        carry, prefix = start[:, :, :, 0], torch.empty_like(sums)
+        for c in range(C)[:: order.step]:
+            prefix[:, :, :, c] = carry
+            carry = torch.addcmul(sums[:, :, :, c], carry, scales.whole[:, c])
+        return prefix
     if order.step > 0:
         return torch.cat([start, sums[:, :, :, :-1]], 3).cumsum(3)
     return torch.cat([start, sums[:, :, :, 1:].flip(3)], 3).cumsum(3).flip(3)

@@ -192,6 +192,9 @@ def backward(
     for name, x in {"gs": gs, "gz": gz, "s1": final[0], "z1": final[1]}.items():
         tensors[name] = kernel_sums(x, expansion, real)
     tensors["m1"], tensors["m0"] = dense(final[2], real), dense(inputs.shift, real)
+    if expansion.wide and inputs.log_decay is not None:
+        tensors["s0"] = kernel_sums(inputs.s, expansion, real)
+        tensors["z0"] = kernel_sums(inputs.z, expansion, real)
     if inputs.log_decay is not None and inputs.log_decay.dim() == 1:
         slots = _slots(inputs.q, inputs.cu_seqlens)
         tensors["dg_sums"] = torch.zeros(slots, D, dtype=real)

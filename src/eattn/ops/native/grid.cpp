@@ -8,6 +8,10 @@
 //
 // Sums have two levels: the tokens of a chunk (local), and everything before the chunk (base).
 //
+// With decay, the sums of a channel are e^c times the true ones. A token adds its log decay to c
+// and e^c times its key to the sums, so that it touches no other node. If c is above a limit, all
+// sums of the channel are multiplied by e^(-c), and c is 0 again; the same at the end of a span.
+//
 // Compiled once per (EATTN_ISA, EATTN_REAL), like kernels.cpp.
 #include <cmath>
 
@@ -49,6 +53,7 @@ struct Grid {
       u[n] = n < nodes ? Real(double(n - nodes / 2) * h) : kNowhere;
   }
 
+  INLINE int64_t window() const { return vectors * kLanes; }  // in nodes, a whole vector
   INLINE V inside(V x) const { return max(-splat(reach), min(splat(reach), x)); }
   // First node of the window of x, for every lane; 0 for NaN.
   INLINE I first(V x) const {
@@ -87,6 +92,88 @@ struct Found {
 
 constexpr int kPackedNodes = 2048;  // same as PACKED in ops/grid.py
 
+// A compensated sum: thousands of terms, such as a constant log decay, may be far below the sum.
+struct Sum {
+  V value{}, rest{};
+  INLINE void add(V x) {
+    const V y = x + rest, sum = value + y, part = sum - value;
+    rest = (value - (sum - part)) + (y - part);
+    value = sum;
+  }
+};
+
+// The factor of the true sums of a block of channels, e^c. It is 1 at the end of every span of
+// tokens, where the backward computes the gradient of the log decay afresh.
+struct Scale {
+  static constexpr int64_t kSpan = 512;
+  static constexpr Real kLimit = 20;
+  static constexpr Real kForgets = 1000;  // e^-1000 is 0
+  Sum c;
+
+  INLINE V up() const {
+    const V x = exp<true>(c.value);
+    return fma(x, c.rest, x);
+  }
+  INLINE V down() const {
+    const V x = exp(-c.value);
+    return fma(x, -c.rest, x);
+  }
+};
+
+// Scales of a tile of tokens.
+struct Scales {
+  V weight[kTile];  // of the key
+  V kept[kTile];    // factor of the sums before the token; only if it moves them
+  uint32_t moves;   // bit t: token t moves the sums
+
+  // Move `s` over a tile with these log decays. Masked tokens do not decay.
+  INLINE Scales(Scale &s, Rows<const Real> log_decay, const uint8_t *mask, int rows) : moves(0) {
+    for (int t = 0; t < rows; ++t) {
+      if (!mask || mask[t]) {
+        s.c.add(min(splat(Scale::kForgets), -log_decay[t]));
+        const V c = s.c.value;
+        if (any_above(c, splat(Scale::kLimit)) || any_differs(c, c)) {  // NaN moves all sums
+          const I keeps = c <= Scale::kLimit;
+          kept[t] = select(keeps, splat(1), s.down());
+          s.c = {select(keeps, c, V{}), select(keeps, s.c.rest, V{})};
+          moves |= uint32_t(1) << t;
+        }
+      }
+      weight[t] = s.up();
+    }
+  }
+  INLINE bool moves_at(int t) const { return moves >> t & 1; }
+};
+
+// Nodes in use by each channel of a block: those of the windows from `first` to `last`.
+struct Range {
+  I first, last;
+
+  static Range none(const Grid &e) { return {I{} + Int(e.padded), I{} - Int(e.window())}; }
+  static Range all(const Grid &e) { return {I{}, I{} + Int(e.last)}; }
+  INLINE void add(I window) {
+    first = window < first ? window : first;
+    last = window > last ? window : last;
+  }
+  // Forget the nodes of a channel.
+  INLINE void clear(int c, const Grid &e) {
+    first[c] = Int(e.padded);
+    last[c] = -Int(e.window());
+  }
+};
+
+// The scale of a block, and the nodes that it uses.
+struct Decaying {
+  Scale scale;
+  Range range;
+};
+// Those of the blocks of a group, which have initial sums at all nodes or at none.
+struct DecayingBlocks : Scratch<Decaying> {
+  DecayingBlocks(const Grid &e, int64_t count, bool filled) : Scratch<Decaying>(count) {
+    for (int64_t i = 0; i < count; ++i) data[i] = {{}, filled ? Range::all(e) : Range::none(e)};
+  }
+};
+
 // Sums of a block of channels: for each channel s and z of the chunk (local) and, at a distance,
 // s and z before the chunk (base).
 struct GridSums {
@@ -111,6 +198,58 @@ struct GridSums {
         local[to_base + n] += local[n];
         local[n] = 0;
       }
+  }
+  // Multiply the sums of every channel by its factor. Sums of nodes that are not in use are 0.
+  __attribute__((noinline)) void scale(V factor, Range &range, const Grid &e, int lanes) const {
+    alignas(64) Real by[kLanes];
+    ::store(by, factor);
+    for (int c = 0; c < lanes; ++c) {
+      if (by[c] == 1) continue;
+      int64_t begin = range.first[c], count = ceil_div(range.last[c] - begin, kLanes) * kLanes + e.window();
+      if (by[c] != by[c] || count > e.padded) begin = 0, count = e.padded;
+      else begin = smaller(begin, e.padded - count);
+      Real *local = s + c * stride + begin, *base = local + to_base;
+      multiply(local, count, by[c]);
+      multiply(local + to_z, count, by[c]);
+      if (to_base) multiply(base, count, by[c]);
+      if (to_base) multiply(base + to_z, count, by[c]);
+      if (by[c] == 0) range.clear(c, e);
+    }
+  }
+  // Subnormal results are set to 0: arithmetic with them is slow.
+  static INLINE void multiply(Real *x, int64_t n, Real by) {
+    constexpr Real tiny = std::numeric_limits<Real>::min();
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      const V moved = ::load(x + i) * by;
+      ::store(x + i, select(abs(moved) < tiny, V{}, moved));
+    }
+    for (; i < n; ++i) {
+      const Real moved = x[i] * by;
+      x[i] = std::abs(moved) < tiny ? 0 : moved;
+    }
+  }
+  // Return the sum over nodes of s z' - z s', where s' and z' are these sums of channel c.
+  Real product(int c, const Real *s0, const Real *z0, int64_t nodes) const {
+    const Real *local = s + c * stride, *base = local + to_base;
+    V sums{};
+    int64_t n = 0;
+    for (; n + kLanes <= nodes; n += kLanes) {
+      const V sn = ::load(local + n) + ::load(base + n);
+      const V zn = ::load(local + to_z + n) + ::load(base + to_z + n);
+      sums += ::load(s0 + n) * zn - ::load(z0 + n) * sn;
+    }
+    Real sum = 0;
+    for (; n < nodes; ++n)
+      sum += s0[n] * (local[to_z + n] + base[to_z + n]) - z0[n] * (local[n] + base[n]);
+    for (int i = 0; i < kLanes; ++i) sum += sums[i];
+    return sum;
+  }
+  // Copy s and z of all channels.
+  void copy(Real *to) const {
+    for (int c = 0; c < kLanes; ++c)
+      for (int64_t n = 0; n < to_base; ++n)
+        *to++ = s[c * stride + n] + s[c * stride + to_base + n];
   }
   // Load row r of tensors [R, D, N]; with `exchange` as the sums (-z, s).
   void load(const void *s0, const void *z0, const Channels &c, int64_t nodes, bool exchange) const {
@@ -140,11 +279,13 @@ struct GridSums {
 };
 
 // The equations on one row of a block. kVectors is the number of vectors of a window, or 0 if it
-// is known at run time only; kBase is whether there are sums before the chunk.
-template <int kVectors, bool kBase> struct GridRow {
+// is known at run time only; kBase is whether there are sums before the chunk; kDecay is whether
+// keys have a weight, and the nodes in use are tracked.
+template <int kVectors, bool kBase, bool kDecay> struct GridRow {
   const Grid &e;
   GridSums sums;
   int lanes;
+  Range *range = nullptr;
 
   template <class F> INLINE void each_vector(F f) const {
     if constexpr (kVectors > 0)
@@ -157,9 +298,10 @@ template <int kVectors, bool kBase> struct GridRow {
   struct Tokens {
     alignas(64) Real x[kLanes];
     alignas(64) Int first[kLanes];
+    I window;
     INLINE Tokens(const Grid &e, V row) {
       const V inside = e.inside(row);
-      const I window = e.first(inside);
+      window = e.first(inside);
       ::store(x, inside);
       memcpy(first, &window, sizeof window);
     }
@@ -177,11 +319,16 @@ template <int kVectors, bool kBase> struct GridRow {
   }
 
   // Add keys and values (Eq. 12, Eq. 13).
-  INLINE void write(V k, V v) const {
+  INLINE void write(V k, V v, V weight) const {
     const Tokens at(e, k);
-    alignas(64) Real value[kLanes];
-    ::store(value, v);
-    for (int c = 0; c < lanes; ++c) add(c, at.x[c], at.first[c], value[c], 1);
+    alignas(64) Real value[kLanes], one[kLanes];
+    ::store(value, kDecay ? v * weight : v);
+    if (kDecay) {
+      ::store(one, weight);
+      range->add(at.window);
+    }
+    for (int c = 0; c < lanes; ++c)
+      add(c, at.x[c], at.first[c], value[c], kDecay ? one[c] : Real(1));
     if (__builtin_expect(any_differs(k, k), 0)) spread_nan(k);
   }
   // A NaN key affects all nodes.
@@ -199,7 +346,7 @@ template <int kVectors, bool kBase> struct GridRow {
   INLINE Real total_at(const Real *x) const { return kBase ? x[0] + x[sums.to_base] : x[0]; }
 
   // Read y (Eq. 14 to Eq. 16) and, with kDerivative, dy/dq.
-  template <bool kDerivative> INLINE Found read(V q) const {
+  template <bool kDerivative> INLINE Found read(V q, V weight) const {
     const Tokens at(e, q);
     V num[kLanes], den[kLanes], dnum[kLanes], dden[kLanes];
     for (int c = lanes; c < kLanes; ++c) num[c] = den[c] = dnum[c] = dden[c] = V{};
@@ -229,25 +376,26 @@ template <int kVectors, bool kBase> struct GridRow {
     o.inverse = 1 / d;
     o.y = n * o.inverse;
     if (kDerivative) o.slope = -4 * o.inverse * fma(-o.y, sum_each(dden), sum_each(dnum));
-    if (__builtin_expect(any_above(splat(Grid::kSmallest), d) || any_differs(d, d), 0))
-      read_far(q, d, o);
+    const V smallest = kDecay ? weight * Grid::kSmallest : splat(Grid::kSmallest);
+    if (__builtin_expect(any_above(smallest, d) || any_differs(d, d), 0))
+      read_far(q, d, smallest, o);
     return o;
   }
 
   // Read queries with no key near: the nearest written node on each side.
-  __attribute__((noinline)) void read_far(V q, V den, Found &o) const {
+  __attribute__((noinline)) void read_far(V q, V den, V smallest, Found &o) const {
     const V inside = e.inside(q);
     for (int c = 0; c < lanes; ++c) {
-      if (!(den[c] <= Grid::kSmallest)) continue;
-      const Real x = inside[c];
+      if (!(den[c] <= smallest[c])) continue;
+      const Real x = inside[c], least = smallest[c];
       const Real *local = sums.s + c * sums.stride;
       auto s = [&](int64_t n) { return total_at(local + n); };
       auto z = [&](int64_t n) { return total_at(local + sums.to_z + n); };
       int64_t right = 0;
       while (right < e.nodes && e.u[right] <= x) ++right;
       int64_t left = right - 1;
-      while (left >= 0 && !(z(left) > Grid::kSmallest)) --left;
-      while (right < e.nodes && !(z(right) > Grid::kSmallest)) ++right;
+      while (left >= 0 && !(z(left) > least)) --left;
+      while (right < e.nodes && !(z(right) > least)) ++right;
       if (left < 0 && right == e.nodes) {
         o.y[c] = o.inverse[c] = o.slope[c] = 0;
         continue;
@@ -276,6 +424,7 @@ template <int kVectors, bool kBase> struct GridRow {
     alignas(64) Real ar[kLanes], ay[kLanes];
     ::store(ar, a);
     ::store(ay, a * o.y);
+    if (kDecay) range->add(at.window);
     const bool far = any_above(V{}, o.inverse);
     for (int c = 0; c < lanes; ++c) {
       if (__builtin_expect(far, 0) && o.inverse[c] < 0) write_far(c, at.x[c], o.slope[c], ay[c], ar[c]);
@@ -287,6 +436,10 @@ template <int kVectors, bool kBase> struct GridRow {
     const int64_t left = int64_t(packed) / kPackedNodes, right = int64_t(packed) % kPackedNodes;
     Real f[2], *s = sums.s + c * sums.stride, *z = s + sums.to_z;
     far_features(x, left, right, f);
+    if (kDecay) {
+      range->first[c] = Int(smaller(range->first[c], left));
+      range->last[c] = -Int(smaller(-range->last[c], e.window() - 1 - right));
+    }
     s[left] += f[0] * p;
     z[left] += f[0] * r;
     s[right] += f[1] * p;
@@ -295,78 +448,127 @@ template <int kVectors, bool kBase> struct GridRow {
 
   struct KeyGradient {
     V dk, dv;
+    V dw;  // of the logarithm of the key's weight; only with kDecay
   };
-  // Read the reverse sums at keys: dv = z(k), dk = v z'(k) - s'(k).
-  INLINE KeyGradient gradient(V k, V v) const {
+  // Read the reverse sums at keys: dv = z(k), dk = v z'(k) - s'(k), dw = v z(k) - s(k).
+  INLINE KeyGradient gradient(V k, V v, V weight) const {
     const Tokens at(e, k);
     alignas(64) Real value[kLanes];
     ::store(value, v);
-    V dk[kLanes] = {}, dv[kLanes] = {};
+    V dk[kLanes], dv[kLanes], dw[kLanes];
+    for (int c = lanes; c < kLanes; ++c) dk[c] = dv[c] = dw[c] = V{};
     for (int c = 0; c < lanes; ++c) {
       const Real *s = sums.s + c * sums.stride + at.first[c], *z = s + sums.to_z;
       const Real *u = e.u.data + at.first[c];
-      V sum[2] = {};
+      V sum[3] = {};
       each_vector([&](int i) INLINE_LAMBDA {
         const V d = at.x[c] - ::load(u + i), f = e.feature(d);
-        const V sn = total(s + i), zn = total(z + i);
-        sum[0] = fma(f * d, fma(splat(value[c]), zn, -sn), sum[0]);
+        const V sn = total(s + i), zn = total(z + i), both = fma(splat(value[c]), zn, -sn);
+        sum[0] = fma(f * d, both, sum[0]);
         sum[1] = fma(f, zn, sum[1]);
+        if (kDecay) sum[2] = fma(f, both, sum[2]);
       });
       dk[c] = sum[0];
       dv[c] = sum[1];
+      if (kDecay) dw[c] = sum[2];
     }
-    return {-4 * sum_each(dk), sum_each(dv)};
+    if constexpr (kDecay)
+      return {-4 * weight * sum_each(dk), weight * sum_each(dv), weight * sum_each(dw)};
+    return {-4 * sum_each(dk), sum_each(dv), V{}};
   }
 };
 
 template <int kVectors> struct GridSeries {
-  using Row = GridRow<kVectors, true>;
+  template <bool kBase, bool kDecay> using Row = GridRow<kVectors, kBase, kDecay>;
   const Grid &e;
   const EattnArgs &a;
 
   // ---- tiles ------------------------------------------------------------------------------------
 
-  void accumulate(const Spot &at, GridSums sums) const {
+  // Decay of a tile of a block.
+  struct Decay {
+    Scales scales;
+    Range &range;
+  };
+
+  template <bool kDecay>
+  void accumulate(const Spot &at, GridSums sums, const Decay *decay = nullptr) const {
     const Input ks(at.keys(a.k)), vs(at.keys(a.v));
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const uint8_t *mask = at.mask();
-    const Row row{e, sums, at.lanes};
+    const Row<true, kDecay> row{e, sums, at.lanes, kDecay ? &decay->range : nullptr};
     for (int t = 0; t < at.rows; ++t)
-      if (!mask || mask[t]) row.write(k[t], v[t]);
+      if (!mask || mask[t]) write(row, t, k[t], v[t], decay);
+  }
+  template <bool kBase, bool kDecay>
+  INLINE void write(const Row<kBase, kDecay> &row, int t, V k, V v, const Decay *decay) const {
+    if constexpr (kDecay) {
+      const Scales &scales = decay->scales;
+      if (scales.moves_at(t)) row.sums.scale(scales.kept[t], decay->range, e, row.lanes);
+      row.write(k, v, scales.weight[t]);
+    } else {
+      row.write(k, v, V{});
+    }
   }
 
-  template <bool kCausal, bool kSave, bool kBase = true>
-  void forward_tile(const Spot &at, GridSums sums) const {
+  template <bool kCausal, bool kSave, bool kBase = true, bool kDecay = false>
+  void forward_tile(const Spot &at, GridSums sums, const Decay *decay = nullptr) const {
     const Input qs(at.queries(a.q)), ks(kCausal ? at.keys(a.k) : at.queries(a.q)),
         vs(kCausal ? at.keys(a.v) : at.queries(a.q));
     Output ys(at.queries(a.y), at.query_bytes());
     const Rows<const Real> q = qs.rows, k = ks.rows, v = vs.rows;
     const Sink y = ys.rows;
     const uint8_t *mask = at.mask();
-    const GridRow<kVectors, kBase> row{e, sums, at.lanes};
+    const Row<kBase, kDecay> row{e, sums, at.lanes, kDecay ? &decay->range : nullptr};
     for (int t = 0; t < at.rows; ++t) {
-      if (kCausal && (!mask || mask[t])) row.write(k[t], v[t]);
-      const Found o = row.template read<kSave>(q[t]);
+      if (kCausal && (!mask || mask[t])) write(row, t, k[t], v[t], decay);
+      const Found o = row.template read<kSave>(q[t], kDecay ? decay->scales.weight[t] : V{});
       y.put(t, o.y);
       if (kSave) save(at, t, o);
     }
   }
+  template <bool kBase> void causal_tile(const Spot &at, GridSums sums, const Decay *decay) const {
+    if (decay && a.saved) forward_tile<true, true, kBase, true>(at, sums, decay);
+    else if (decay) forward_tile<true, false, kBase, true>(at, sums, decay);
+    else if (a.saved) forward_tile<true, true, kBase, false>(at, sums);
+    else forward_tile<true, false, kBase, false>(at, sums);
+  }
 
-  // Reverse walk over one tile of a causal call.
-  void backward_tile(const Spot &at, GridSums sums) const {
+  // Reverse walk over one tile of a causal call. `dg` is the gradient of a log decay after the tile.
+  template <bool kDecay>
+  void backward_tile(const Spot &at, GridSums sums, const Decay *decay = nullptr,
+                     Sum *dg = nullptr) const {
     const Input qs(at.queries(a.q)), gs(at.queries(a.gy)), ks(at.keys(a.k)), vs(at.keys(a.v));
-    Output dqs(at.queries(a.dq), at.query_bytes());
+    Output dqs(at.queries(a.dq), at.query_bytes()), dgs(at.decays(a.dg), at.key_bytes());
     Output dks(at.keys(a.dk), at.key_bytes()), dvs(at.keys(a.dv), at.key_bytes());
     const Rows<const Real> q = qs.rows, gy = gs.rows, k = ks.rows, v = vs.rows;
-    const Sink dq = dqs.rows, dk = dks.rows, dv = dvs.rows;
+    const Sink dq = dqs.rows, dk = dks.rows, dv = dvs.rows, dg_rows = dgs.rows;
     const uint8_t *mask = at.mask();
-    const Row row{e, sums, at.lanes};
+    const Row<true, kDecay> row{e, sums, at.lanes, kDecay ? &decay->range : nullptr};
+    V dg_total{};
     for (int t = at.rows - 1; t >= 0; --t) {
       dq.put(t, row.write_query(q[t], gy[t], restore(at, t)));
-      typename Row::KeyGradient o{};
-      if (!mask || mask[t]) o = row.gradient(k[t], v[t]);
+      typename Row<true, kDecay>::KeyGradient o{};
+      const bool valid = !mask || mask[t];
+      if (valid) o = row.gradient(k[t], v[t], kDecay ? decay->scales.weight[t] : V{});
       dk.put(t, o.dk);
       dv.put(t, o.dv);
+      if constexpr (kDecay) {
+        const Scales &scales = decay->scales;
+        dg->add(-o.dw);
+        if (scales.moves_at(t)) {
+          const I forgets = scales.kept[t] == 0;  // and the gradient is exactly 0
+          *dg = {select(forgets, V{}, dg->value), select(forgets, V{}, dg->rest)};
+          sums.scale(scales.kept[t], decay->range, e, at.lanes);
+        }
+        const V each = valid ? dg->value : V{};
+        dg_rows.put(t, each);
+        dg_total += each;
+      }
+    }
+    if (kDecay && a.dg_sums) {
+      Real *to = (Real *)a.dg_sums + (at.g.slot + at.t / kCheckpoint) * a.D + at.d;
+      store_lanes(to, load_lanes(to, at.lanes, 0) + dg_total, at.lanes);
     }
   }
 
@@ -376,9 +578,9 @@ template <int kVectors> struct GridSeries {
     Output dqs(at.queries(a.dq), at.query_bytes());
     const Rows<const Real> q = qs.rows, gy = gs.rows;
     const Sink dq = dqs.rows;
-    const Row reader{e, state, at.lanes}, row{e, sums, at.lanes};
+    const Row<true, false> reader{e, state, at.lanes}, row{e, sums, at.lanes};
     for (int t = 0; t < at.rows; ++t)
-      dq.put(t, row.write_query(q[t], gy[t], reader.template read<true>(q[t])));
+      dq.put(t, row.write_query(q[t], gy[t], reader.template read<true>(q[t], V{})));
   }
 
   void key_tile(const Spot &at, GridSums sums) const {
@@ -387,10 +589,10 @@ template <int kVectors> struct GridSeries {
     const Rows<const Real> k = ks.rows, v = vs.rows;
     const Sink dk = dks.rows, dv = dvs.rows;
     const uint8_t *mask = at.mask();
-    const Row row{e, sums, at.lanes};
+    const Row<true, false> row{e, sums, at.lanes};
     for (int t = 0; t < at.rows; ++t) {
-      typename Row::KeyGradient o{};
-      if (!mask || mask[t]) o = row.gradient(k[t], v[t]);
+      typename Row<true, false>::KeyGradient o{};
+      if (!mask || mask[t]) o = row.gradient(k[t], v[t], V{});
       dk.put(t, o.dk);
       dv.put(t, o.dv);
     }
@@ -449,17 +651,90 @@ template <int kVectors> struct GridSeries {
       to[i].load(s, z, Channels(a, g, group.first + i), e.nodes, exchange);
   }
 
+  // ---- decay ------------------------------------------------------------------------------------
+
+  INLINE static bool closes_span(const Spot &at) {
+    return (at.t + kTile) % Scale::kSpan == 0 || at.t + at.rows == at.g.lk;
+  }
+  INLINE Scales scales(const Spot &at, Scale &scale) const {
+    const Input gs(at.decays(a.g));
+    return Scales(scale, gs.rows, at.mask(), at.rows);
+  }
+  // Call f(decay) for a tile; at the end of a span, return to the true sums.
+  template <class F> void decaying(const Spot &at, GridSums sums, Decaying &of, F f) const {
+    const Decay decay{scales(at, of.scale), of.range};
+    f(&decay);
+    if (!closes_span(at)) return;
+    sums.scale(of.scale.down(), of.range, e, at.lanes);
+    of.scale = {};
+  }
+
+  // What the backward recomputes from the keys of a group: the scale before every tile, and the
+  // sums at the end of every span but the last.
+  struct Walked {
+    int64_t tiles, closed, size;  // closed: spans before the last one
+    Scratch<Scale> scales;
+    Scratch<Real> ends;
+
+    Walked(const Grid &e, const Sequence &g, int64_t count)
+        : tiles(ceil_div(g.lk, kTile)),
+          closed((g.lk - 1) / Scale::kSpan),
+          size(GridSums::size(e) / 2),
+          scales(count * tiles),
+          ends(count * closed * size) {}
+    INLINE Scale &scale(const Spot &at, int64_t i) const { return scales[i * tiles + at.t / kTile]; }
+    INLINE bool last(const Spot &at) const { return at.t / Scale::kSpan == closed; }
+    // The sums of block i after the span of a tile: s and z of each channel.
+    INLINE Real *end(const Spot &at, int64_t i) const {
+      return ends.data + (i * closed + at.t / Scale::kSpan) * size;
+    }
+  };
+  void walk_keys(const Sequence &g, Group group, const Walked &to) const {
+    const Blocks b(e, group.count);
+    load(g, group, b, a.s0, a.z0, false);
+    const DecayingBlocks of(e, group.count, a.s0);
+    walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) {
+      to.scale(at, i) = of[i].scale;
+      if (to.last(at)) {
+        scales(at, of[i].scale);
+        return;
+      }
+      decaying(at, b[i], of[i], [&](const Decay *decay) { accumulate<true>(at, b[i], decay); });
+      if (closes_span(at)) b[i].copy(to.end(at, i));
+    });
+  }
+  // Gradient of a log decay after a span: the product of the sums and the reverse sums there.
+  V product(const Spot &at, int64_t i, GridSums reverse, const Walked &walked) const {
+    V result{};
+    const bool last = walked.last(at);
+    for (int c = 0; c < at.lanes && (a.gs || !last); ++c) {
+      const int64_t from = last ? (at.g.index * a.D + at.d + c) * e.nodes : 2 * c * e.padded;
+      const Real *s = (last ? (const Real *)a.s1 : walked.end(at, i)) + from;
+      const Real *z = last ? (const Real *)a.z1 + from : s + e.padded;
+      result[c] = reverse.product(c, s, z, e.nodes);
+    }
+    return result;
+  }
+
+  // ---- forward and backward ---------------------------------------------------------------------
+
   void forward(const Sequence &g, Group group) const {
     store_shift(g, group);
     if (a.causal && g.lk <= kTile && e.padded == e.nodes) return forward_in_place(g, group);
     const Blocks b(e, group.count);
     load(g, group, b, a.s0, a.z0, false);
-    if (a.causal) {
+    if (a.causal && a.g.data) {
+      const DecayingBlocks of(e, group.count, a.s0);
       walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) {
-        a.saved ? forward_tile<true, true>(at, b[i]) : forward_tile<true, false>(at, b[i]);
+        decaying(at, b[i], of[i],
+                 [&](const Decay *decay) { causal_tile<true>(at, b[i], decay); });
       });
+    } else if (a.causal) {
+      walk(g, group, g.lk, b, false,
+           [&](const Spot &at, int64_t i) { causal_tile<true>(at, b[i], nullptr); });
     } else {
-      walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) { accumulate(at, b[i]); });
+      walk(g, group, g.lk, b, false,
+           [&](const Spot &at, int64_t i) { accumulate<false>(at, b[i]); });
       walk(g, group, g.lq, b, false,
            [&](const Spot &at, int64_t i) { forward_tile<false, false>(at, b[i]); });
     }
@@ -476,9 +751,14 @@ template <int kVectors> struct GridSeries {
       for (const auto &[to, from] : {std::pair(a.s1, a.s0), std::pair(a.z1, a.z0)})
         if (from) memcpy((Real *)to + at, (const Real *)from + at, bytes);
         else memset((Real *)to + at, 0, bytes);
+      if (!g.lk) continue;
       const Spot all(c, 0, g.lk);
-      if (g.lk && a.saved) forward_tile<true, true, false>(all, sums);
-      else if (g.lk) forward_tile<true, false, false>(all, sums);
+      if (a.g.data) {
+        Decaying of{{}, a.s0 ? Range::all(e) : Range::none(e)};
+        decaying(all, sums, of, [&](const Decay *decay) { causal_tile<false>(all, sums, decay); });
+      } else {
+        causal_tile<false>(all, sums, nullptr);
+      }
     }
     stream_fence();
   }
@@ -498,10 +778,12 @@ template <int kVectors> struct GridSeries {
   }
 
   void backward(const Sequence &g, Group group) const {
+    if (a.causal && a.g.data) return backward_decaying(g, group);
     const Blocks b(e, group.count);
     load(g, group, b, a.gs, a.gz, true);
     if (a.causal) {
-      walk(g, group, g.lk, b, true, [&](const Spot &at, int64_t i) { backward_tile(at, b[i]); });
+      walk(g, group, g.lk, b, true,
+           [&](const Spot &at, int64_t i) { backward_tile<false>(at, b[i]); });
     } else {
       const Blocks state(e, group.count);
       load(g, group, state, a.s1, a.z1, false);
@@ -509,6 +791,27 @@ template <int kVectors> struct GridSeries {
            [&](const Spot &at, int64_t i) { query_tile(at, state[i], b[i]); });
       walk(g, group, g.lk, b, false, [&](const Spot &at, int64_t i) { key_tile(at, b[i]); });
     }
+    store_gradient(g, group, b);
+  }
+  void backward_decaying(const Sequence &g, Group group) const {
+    const Walked walked(e, g, group.count);
+    walk_keys(g, group, walked);
+    const Blocks b(e, group.count);
+    load(g, group, b, a.gs, a.gz, true);
+    const DecayingBlocks of(e, group.count, a.gs);
+    const Scratch<Sum> dg(group.count);
+    walk(g, group, g.lk, b, true, [&](const Spot &at, int64_t i) {
+      Scale scale = walked.scale(at, i);
+      const Decay decay{scales(at, scale), of[i].range};
+      if (closes_span(at)) {
+        dg[i] = {product(at, i, b[i], walked), V{}};
+        b[i].scale(scale.down(), of[i].range, e, at.lanes);
+      }
+      backward_tile<true>(at, b[i], &decay, &dg[i]);
+    });
+    store_gradient(g, group, b);
+  }
+  void store_gradient(const Sequence &g, Group group, const Blocks &b) const {
     for (int64_t i = 0; a.ds && i < group.count; ++i)
       b[i].store(a.ds, a.dz, Channels(a, g, group.first + i), e.nodes, true);
   }
