@@ -109,5 +109,6 @@ EATTN_API void eattn_backward(const EattnArgs *args, int isa, int is_double) {
   prefer_huge_pages(a.dq.data, bytes_of(a, a.Lq));
   prefer_huge_pages(a.dk.data, bytes_of(a, a.Lk));
   prefer_huge_pages(a.dv.data, bytes_of(a, a.Lk));
+  if (a.dg.data) prefer_huge_pages(a.dg.data, size_t(a.B * a.Lk * a.D) * (is_double ? 8 : 4));
   kIsas[isa].backward[is_wide(a)][is_double](&a);
 }
