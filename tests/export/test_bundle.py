@@ -28,9 +28,7 @@ def language(tmp_path_factory):
     """Return the folder of a saved language model, its export, and export.json."""
     path = tmp_path_factory.mktemp("language")
     saved, out = path / "saved", path / "out"
-    shape = dict(
-        mixer="ea-2+decay", num_hidden_layers=1, vocab_size=260, max_position_embeddings=24
-    )
+    shape = dict(mixer="ea-2", num_hidden_layers=1, vocab_size=260, max_position_embeddings=24)
     make(**shape, eos_token_id=[256, 257]).float().save_pretrained(saved)
     byte_tokenizer().save_pretrained(saved)
     about = export.save(saved, out)

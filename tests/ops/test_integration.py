@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from op_helpers import causals, draw, every_backend, pairwise, unshifted
+from op_helpers import EVERY_BACKEND, causals, draw, every_backend, pairwise, unshifted
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
@@ -17,6 +17,12 @@ both = pytest.mark.parametrize("expansion", [Taylor(4), Quadrature(9)], ids=str)
 
 def inputs(*shape, dtype=torch.float32, n=3):
     return [draw(*shape, seed=i).to(dtype).requires_grad_() for i in range(n)]
+
+
+# The instruction sets differ in their kernels only, not in how PyTorch sees them.
+each_kind = pytest.mark.parametrize(
+    "backend", [p for p in EVERY_BACKEND if p.values[0] not in ("native-avx512", "native-avx2")]
+)
 
 
 def op_arguments(backend, expansion, causal, with_):
@@ -36,7 +42,7 @@ def op_arguments(backend, expansion, causal, with_):
     return q, k, v, key_mask, cu, s, z, shift, decay, *numbers, causal, backend, True
 
 
-@every_backend
+@each_kind
 @pairwise(
     "with_, expansion",
     ["decay", "gate mask", "packed decay", "packed gate mask state"],
@@ -47,7 +53,7 @@ def test_opcheck_passes_with_decay(backend, expansion, with_):
     torch.library.opcheck(torch.ops.eattn.ea_series, arguments)
 
 
-@every_backend
+@each_kind
 @pairwise(
     "with_, expansion, causal",
     ["", "mask", "packed mask", "state", "mask state", "packed mask state"],
