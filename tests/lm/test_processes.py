@@ -29,8 +29,8 @@ def found(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
             answers[world] = torchrun_helpers.run(worker.work, world, folder)
     finally:
         sys.argv = given
-    for answer in (answer for world in answers.values() for answer in world):
-        assert "error" not in answer, answer["error"]
+    errors = [answer["error"] for each in answers.values() for answer in each if "error" in answer]
+    assert not errors, "\n".join(errors)
     return answers
 
 

@@ -62,8 +62,8 @@ def train_to_dir(
     -------
     tuple of TrainedLM and Text, or None on all ranks but the first
     """
-    check_free(out, force=force)
     with torchrun(fsdp=fsdp, sequence_parallel=sequence_parallel) as processes:
+        processes.on_first_rank(lambda: check_free(out, force=force))
         text = load_text(files)
         processes.on_first_rank(lambda: start(out, text, config, force=force))
         checkpoint = out / CHECKPOINT
