@@ -151,9 +151,11 @@ struct Range {
 
   static Range none(const Grid &e) { return {I{} + Int(e.padded), I{} - Int(e.window())}; }
   static Range all(const Grid &e) { return {I{}, I{} + Int(e.last)}; }
-  INLINE void add(I window) {
-    first = window < first ? window : first;
-    last = window > last ? window : last;
+  INLINE void add(const Int *windows) {
+    I x;
+    memcpy(&x, windows, sizeof x);
+    first = x < first ? x : first;
+    last = x > last ? x : last;
   }
   // Forget the nodes of a channel.
   INLINE void clear(int c, const Grid &e) {
@@ -298,10 +300,9 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
   struct Tokens {
     alignas(64) Real x[kLanes];
     alignas(64) Int first[kLanes];
-    I window;
     INLINE Tokens(const Grid &e, V row) {
       const V inside = e.inside(row);
-      window = e.first(inside);
+      const I window = e.first(inside);
       ::store(x, inside);
       memcpy(first, &window, sizeof window);
     }
@@ -325,7 +326,7 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
     ::store(value, kDecay ? v * weight : v);
     if (kDecay) {
       ::store(one, weight);
-      range->add(at.window);
+      range->add(at.first);
     }
     for (int c = 0; c < lanes; ++c)
       add(c, at.x[c], at.first[c], value[c], kDecay ? one[c] : Real(1));
@@ -424,7 +425,7 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
     alignas(64) Real ar[kLanes], ay[kLanes];
     ::store(ar, a);
     ::store(ay, a * o.y);
-    if (kDecay) range->add(at.window);
+    if (kDecay) range->add(at.first);
     const bool far = any_above(V{}, o.inverse);
     for (int c = 0; c < lanes; ++c) {
       if (__builtin_expect(far, 0) && o.inverse[c] < 0) write_far(c, at.x[c], o.slope[c], ay[c], ar[c]);
