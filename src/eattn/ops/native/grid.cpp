@@ -126,14 +126,16 @@ struct Scales {
   V kept[kTile];    // factor of the sums before the token; only if it moves them
   uint32_t moves;   // bit t: token t moves the sums
 
-  // Move `s` over a tile with these log decays. Masked tokens do not decay.
-  INLINE Scales(Scale &s, Rows<const Real> log_decay, const uint8_t *mask, int rows) : moves(0) {
+  // Move `s` over a tile with these log decays. Masked tokens do not decay. The first token of a
+  // sequence always moves the initial state: a single token, as in decoding, then leaves c at 0.
+  INLINE Scales(Scale &s, Rows<const Real> log_decay, const uint8_t *mask, int rows, bool first)
+      : moves(0) {
     for (int t = 0; t < rows; ++t) {
       if (!mask || mask[t]) {
         s.c.add(min(splat(Scale::kForgets), -log_decay[t]));
-        const V c = s.c.value;
-        if (any_above(c, splat(Scale::kLimit)) || any_differs(c, c)) {  // NaN moves all sums
-          const I keeps = c <= Scale::kLimit;
+        const V c = s.c.value, limit = splat(first && t == 0 ? -1 : Scale::kLimit);
+        if (any_above(c, limit) || any_differs(c, c)) {  // NaN moves all sums
+          const I keeps = c <= limit;
           kept[t] = select(keeps, splat(1), s.down());
           s.c = {select(keeps, c, V{}), select(keeps, s.c.rest, V{})};
           moves |= uint32_t(1) << t;
@@ -143,6 +145,12 @@ struct Scales {
     }
   }
   INLINE bool moves_at(int t) const { return moves >> t & 1; }
+  // Return the factor of the first token, which then does not move the sums any more.
+  INLINE V take_first() {
+    const V factor = moves_at(0) ? kept[0] : splat(1);
+    moves &= ~uint32_t(1);
+    return factor;
+  }
 };
 
 // Nodes in use by each channel of a block: those of the windows from `first` to `last`.
@@ -151,9 +159,11 @@ struct Range {
 
   static Range none(const Grid &e) { return {I{} + Int(e.padded), I{} - Int(e.window())}; }
   static Range all(const Grid &e) { return {I{}, I{} + Int(e.last)}; }
-  INLINE void add(I window) {
-    first = window < first ? window : first;
-    last = window > last ? window : last;
+  INLINE void add(const Int *windows) {
+    I x;
+    memcpy(&x, windows, sizeof x);
+    first = x < first ? x : first;
+    last = x > last ? x : last;
   }
   // Forget the nodes of a channel.
   INLINE void clear(int c, const Grid &e) {
@@ -199,15 +209,17 @@ struct GridSums {
         local[n] = 0;
       }
   }
-  // Multiply the sums of every channel by its factor. Sums of nodes that are not in use are 0.
+  // Multiply the sums of every channel by its factor: those of the nodes in use, and of some more,
+  // which are 0, to fill whole vectors.
   __attribute__((noinline)) void scale(V factor, Range &range, const Grid &e, int lanes) const {
     alignas(64) Real by[kLanes];
     ::store(by, factor);
     for (int c = 0; c < lanes; ++c) {
       if (by[c] == 1) continue;
-      int64_t begin = range.first[c], count = ceil_div(range.last[c] - begin, kLanes) * kLanes + e.window();
-      if (by[c] != by[c] || count > e.padded) begin = 0, count = e.padded;
-      else begin = smaller(begin, e.padded - count);
+      int64_t begin = range.first[c];
+      int64_t count = ceil_div(range.last[c] - begin, kLanes) * kLanes + e.window();
+      if (by[c] != by[c] || count > e.padded) count = e.padded;
+      begin = smaller(begin, e.padded - count);
       Real *local = s + c * stride + begin, *base = local + to_base;
       multiply(local, count, by[c]);
       multiply(local + to_z, count, by[c]);
@@ -216,17 +228,18 @@ struct GridSums {
       if (by[c] == 0) range.clear(c, e);
     }
   }
+  static INLINE void multiply(Real *x, int64_t n, Real by) { multiply(x, x, n, by); }
   // Subnormal results are set to 0: arithmetic with them is slow.
-  static INLINE void multiply(Real *x, int64_t n, Real by) {
+  static INLINE void multiply(Real *to, const Real *from, int64_t n, Real by) {
     constexpr Real tiny = std::numeric_limits<Real>::min();
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
-      const V moved = ::load(x + i) * by;
-      ::store(x + i, select(abs(moved) < tiny, V{}, moved));
+      const V x = ::load(from + i) * by;
+      ::store(to + i, select(abs(x) < tiny, V{}, x));
     }
     for (; i < n; ++i) {
-      const Real moved = x[i] * by;
-      x[i] = std::abs(moved) < tiny ? 0 : moved;
+      const Real x = from[i] * by;
+      to[i] = std::abs(x) < tiny ? 0 : x;
     }
   }
   // Return the sum over nodes of s z' - z s', where s' and z' are these sums of channel c.
@@ -298,10 +311,9 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
   struct Tokens {
     alignas(64) Real x[kLanes];
     alignas(64) Int first[kLanes];
-    I window;
     INLINE Tokens(const Grid &e, V row) {
       const V inside = e.inside(row);
-      window = e.first(inside);
+      const I window = e.first(inside);
       ::store(x, inside);
       memcpy(first, &window, sizeof window);
     }
@@ -321,14 +333,14 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
   // Add keys and values (Eq. 12, Eq. 13).
   INLINE void write(V k, V v, V weight) const {
     const Tokens at(e, k);
-    alignas(64) Real value[kLanes], one[kLanes];
-    ::store(value, kDecay ? v * weight : v);
+    alignas(64) Real p[kLanes], r[kLanes];
+    ::store(p, kDecay ? v * weight : v);
     if (kDecay) {
-      ::store(one, weight);
-      range->add(at.window);
+      ::store(r, weight);
+      range->add(at.first);
     }
     for (int c = 0; c < lanes; ++c)
-      add(c, at.x[c], at.first[c], value[c], kDecay ? one[c] : Real(1));
+      add(c, at.x[c], at.first[c], p[c], kDecay ? r[c] : Real(1));
     if (__builtin_expect(any_differs(k, k), 0)) spread_nan(k);
   }
   // A NaN key affects all nodes.
@@ -424,7 +436,7 @@ template <int kVectors, bool kBase, bool kDecay> struct GridRow {
     alignas(64) Real ar[kLanes], ay[kLanes];
     ::store(ar, a);
     ::store(ay, a * o.y);
-    if (kDecay) range->add(at.window);
+    if (kDecay) range->add(at.first);
     const bool far = any_above(V{}, o.inverse);
     for (int c = 0; c < lanes; ++c) {
       if (__builtin_expect(far, 0) && o.inverse[c] < 0) write_far(c, at.x[c], o.slope[c], ay[c], ar[c]);
@@ -534,7 +546,7 @@ template <int kVectors> struct GridSeries {
     else forward_tile<true, false, kBase, false>(at, sums);
   }
 
-  // Reverse walk over one tile of a causal call. `dg` is the gradient of a log decay after the tile.
+  // Reverse walk over one tile of a causal call. `dg` is the gradient of a log decay after it.
   template <bool kDecay>
   void backward_tile(const Spot &at, GridSums sums, const Decay *decay = nullptr,
                      Sum *dg = nullptr) const {
@@ -658,7 +670,7 @@ template <int kVectors> struct GridSeries {
   }
   INLINE Scales scales(const Spot &at, Scale &scale) const {
     const Input gs(at.decays(a.g));
-    return Scales(scale, gs.rows, at.mask(), at.rows);
+    return Scales(scale, gs.rows, at.mask(), at.rows, at.t == 0);
   }
   // Call f(decay) for a tile; at the end of a span, return to the true sums.
   template <class F> void decaying(const Spot &at, GridSums sums, Decaying &of, F f) const {
@@ -682,7 +694,9 @@ template <int kVectors> struct GridSeries {
           size(GridSums::size(e) / 2),
           scales(count * tiles),
           ends(count * closed * size) {}
-    INLINE Scale &scale(const Spot &at, int64_t i) const { return scales[i * tiles + at.t / kTile]; }
+    INLINE Scale &scale(const Spot &at, int64_t i) const {
+      return scales[i * tiles + at.t / kTile];
+    }
     INLINE bool last(const Spot &at) const { return at.t / Scale::kSpan == closed; }
     // The sums of block i after the span of a tile: s and z of each channel.
     INLINE Real *end(const Spot &at, int64_t i) const {
@@ -746,21 +760,33 @@ template <int kVectors> struct GridSeries {
     for (int64_t i = 0; i < group.count; ++i) {
       const Channels c(a, g, group.first + i);
       const GridSums sums(a.s1, a.z1, c, e);
-      const int64_t at = (g.index * a.D + c.d) * e.nodes;
-      const size_t bytes = sizeof(Real) * size_t(c.lanes * e.nodes);
-      for (const auto &[to, from] : {std::pair(a.s1, a.s0), std::pair(a.z1, a.z0)})
-        if (from) memcpy((Real *)to + at, (const Real *)from + at, bytes);
-        else memset((Real *)to + at, 0, bytes);
-      if (!g.lk) continue;
       const Spot all(c, 0, g.lk);
-      if (a.g.data) {
-        Decaying of{{}, a.s0 ? Range::all(e) : Range::none(e)};
-        decaying(all, sums, of, [&](const Decay *decay) { causal_tile<false>(all, sums, decay); });
+      if (a.g.data && g.lk) {
+        Scale scale;
+        Range range = a.s0 ? Range::all(e) : Range::none(e);
+        Decay decay{scales(all, scale), range};
+        copy_state(c, decay.scales.take_first());
+        causal_tile<false>(all, sums, &decay);
+        sums.scale(scale.down(), range, e, c.lanes);
       } else {
-        causal_tile<false>(all, sums, nullptr);
+        copy_state(c, splat(1));
+        if (g.lk) causal_tile<false>(all, sums, nullptr);
       }
     }
     stream_fence();
+  }
+  // Copy the initial state to the final one, times a factor for each channel.
+  void copy_state(const Channels &c, V factor) const {
+    const int64_t at = (c.g.index * a.D + c.d) * e.nodes, count = c.lanes * e.nodes;
+    for (const auto &[to, from] : {std::pair(a.s1, a.s0), std::pair(a.z1, a.z0)}) {
+      Real *x = (Real *)to + at;
+      const Real *x0 = (const Real *)from + at;
+      if (!from) memset(x, 0, sizeof(Real) * size_t(count));
+      else if (!any_differs(factor, splat(1))) memcpy(x, x0, sizeof(Real) * size_t(count));
+      else
+        for (int i = 0; i < c.lanes; ++i, x += e.nodes, x0 += e.nodes)
+          GridSums::multiply(x, x0, e.nodes, factor[i]);
+    }
   }
   void store_shift(const Sequence &g, Group group) const {
     const Real shift = any_key(g) ? 0 : kInf;
