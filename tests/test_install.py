@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the kernel is built on 
 # Miniature sources with the same files and macros, which compile in a fraction of a second.
 API = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
 KERNELS = """
-#define NAME2(a, b) kernel_##a##_##b
+#define NAME2(a, b) {name}_##a##_##b
 #define NAME(a, b) NAME2(a, b)
-extern "C" EATTN_REAL NAME(EATTN_ISA, EATTN_REAL)() { return 1; }
+extern "C" EATTN_REAL NAME(EATTN_ISA, EATTN_REAL)() {{ return 1; }}
 """
 
 
@@ -37,7 +37,8 @@ def source(tmp_path) -> Path:
 @pytest.fixture
 def miniature(source) -> Path:
     (source / NATIVE / "api.cpp").write_text(API)
-    (source / NATIVE / "kernels.cpp").write_text(KERNELS)
+    for name in ("kernels", "grid"):
+        (source / NATIVE / f"{name}.cpp").write_text(KERNELS.format(name=name))
     return source
 
 
