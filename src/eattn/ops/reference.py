@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eattn.ops.expansion import Expansion, Quadrature, Taylor
+from eattn.ops.features import smallest_den
 
 
 class State(NamedTuple):
@@ -133,7 +134,7 @@ def _read_grid(
     )
     f = features(q, expansion)
     num, den = num + (f * s).sum(-1), den + (f * z).sum(-1)
-    far = den <= smallest(den.dtype)
+    far = den <= smallest_den(den.dtype)
     if not far.any():
         return num, den
     own = features(k, expansion).masked_fill(masked.unsqueeze(-1), 0.0)  # [B, i, j, D, N]
@@ -149,7 +150,7 @@ def far_features(q: Tensor, z: Tensor, expansion: Quadrature) -> Tensor:
     is written if its z is not negligible. q [..., D] and z [..., D, N] -> [..., D, N].
     """
     offset = grid(expansion, q) - q.detach().clamp(-expansion.reach, expansion.reach).unsqueeze(-1)
-    distance = offset.abs().masked_fill(z.detach() <= smallest(z.dtype), torch.inf)
+    distance = offset.abs().masked_fill(z.detach() <= smallest_den(z.dtype), torch.inf)
     left, right = offset <= 0, offset > 0
     nearest = [
         distance.masked_fill(~side, torch.inf).amin(-1, keepdim=True) for side in (left, right)
@@ -158,11 +159,6 @@ def far_features(q: Tensor, z: Tensor, expansion: Quadrature) -> Tensor:
     read = (left & (distance == nearest[0])) | (right & (distance == nearest[1]))
     weight = torch.exp(-2 * (distance - closest) * (distance + closest))
     return weight.masked_fill(~read | distance.isinf(), 0.0)
-
-
-def smallest(dtype: torch.dtype) -> float:
-    """Return the den below which a query has no key near, and the z of a node without keys."""
-    return 1e-290 if dtype == torch.float64 else 1e-30
 
 
 def accumulate_expanded(
@@ -235,7 +231,7 @@ def _read_sums(q: Tensor, s: Tensor, z: Tensor, expansion: Expansion) -> Tensor:
     """Return y of queries [B, D] from sums [B, D, N]; 0 where there is no key."""
     f = coefficients(expansion, q) * features(q, expansion)
     if isinstance(expansion, Quadrature):
-        far = (f * z).sum(-1, keepdim=True) <= smallest(z.dtype)
+        far = (f * z).sum(-1, keepdim=True) <= smallest_den(z.dtype)
         f = torch.where(far, far_features(q, z, expansion), f)
     den = (f * z).sum(-1)
     return (f * s).sum(-1) / den.masked_fill(den == 0, 1.0)
