@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from eattn.data.freq import times_after
-from eattn.timeseries.inputs import Columns, read_series, regularize
+from eattn.timeseries.inputs import Columns, id_dtype, read_series, regularize
 from eattn.timeseries.windows import varying_fields
 
 DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
@@ -108,6 +108,80 @@ def test_column_that_explains_duplicates_is_suggested():
         pytest.raises(ValueError, match=r"2024-01-01 .* occurs twice in ds; .* set id_col='shop'"),
     ):
         read(both)
+
+
+WIDE = pd.DataFrame({"north": np.arange(6), "south": [np.nan, 1, 2, 3, np.nan, 5]}, index=DAYS)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WIDE,
+        WIDE.set_axis(DAYS.to_period("D")),
+        WIDE.reset_index(names="ds"),
+        WIDE.reset_index(names="ds").astype({"ds": str})[::-1],
+        WIDE.rename_axis("ds").assign(ds=DAYS),
+        WIDE.astype(object),
+    ],
+    ids=["index", "periods", "column", "text", "both", "objects"],
+)
+def test_wide_frame_has_one_series_per_column(data):
+    north, south = read(data)
+    assert (north.unique_id, south.unique_id) == ("north", "south")
+    assert north.ds.equals(DAYS) and south.ds.equals(DAYS[1:])
+    np.testing.assert_array_equal(north.y, np.arange(6))
+    np.testing.assert_array_equal(south.y, [1, 2, 3, np.nan, 5])
+
+
+def test_names_of_wide_columns_are_ids():
+    numbers = WIDE.set_axis([7, 8], axis=1)
+    assert [series.unique_id for series in read(numbers)] == [7, 8]
+    assert id_dtype(numbers, Columns()) == np.int64
+    assert id_dtype(numbers.reset_index(names="ds"), Columns()) == np.int64
+    assert id_dtype(WIDE, Columns()) == np.dtype(object)
+    steps = WIDE.set_axis(pd.RangeIndex(3, 9, name="step"))
+    north, _ = read_series(steps, Columns(time="step"))
+    assert north.ds.tolist() == [3, 4, 5, 6, 7, 8]
+
+
+def test_frame_with_values_is_not_wide():
+    """With a column y, other columns are not series, wherever the times are."""
+    data = WIDE.rename(columns={"north": "y"})
+    for each in (data, data.reset_index(names="ds")):
+        with pytest.warns(UserWarning, match="not used: south"):
+            [series] = read(each)
+        assert series.unique_id == "y" and series.ds.equals(DAYS)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (WIDE.assign(shop="a"), "must be one series, but 'shop' does not hold numbers; .* id_col"),
+        (WIDE.rename(columns={"south": "Y"}), "if 'Y' holds the values, set target_col='Y'"),
+        (WIDE.assign(ds=DAYS[::-1]), "times in its index and in column 'ds'; drop one of them"),
+        (WIDE.set_axis(DAYS[[0, 1, 2, 2, 3, 4]]), "series 'north': 2024-01-03 .* occurs twice"),
+        (
+            pd.concat([WIDE.assign(shop=1), WIDE.assign(shop=2)]),
+            "2024-01-01 .* occurs twice in ds; if column 'shop' .* set id_col='shop'",
+        ),
+        (WIDE.reset_index(drop=True), r"must have a column 'ds' \(time_col\)"),
+        (WIDE.assign(unique_id="a"), r"must have a column 'y' \(target_col\)"),
+        (WIDE[[]], "df has no columns with values"),
+        (WIDE[:0], "df has no rows"),
+        (WIDE.set_axis(["a", "a"], axis=1), "column 'a' occurs twice"),
+        (pd.concat({"load": WIDE}, axis=1), "must have one level, got .'load', 'north'"),
+        (WIDE.assign(south=np.inf), "series 'south', 2024-01-01 .* must be a finite number"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ambiguous_wide_frame_raises(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        read(data)
+
+
+def test_covariates_need_the_long_format():
+    with pytest.raises(ValueError, match=r"must have a column 'y' \(target_col\)"):
+        read_series(WIDE, Columns(hist=["south"]))
 
 
 def test_rows_are_sorted_by_time():
