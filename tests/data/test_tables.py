@@ -74,6 +74,20 @@ def test_target_drops_all_other_columns(csv):
     assert (table.target, table.columns) == ("OT", ["OT"])
 
 
+def test_covariates_are_kept_as_numbers_or_text(csv):
+    text = "date,load,temp,kind,note\n2020-01-01,1,2.5,a,x\n2020-01-02,2,,b,y\n2020-01-03,3,4,,z\n"
+    table = read_table(csv(text), target="load", covariates=["temp", "kind"])
+    assert list(table.frame.columns) == ["ds", "load", "temp", "kind"]
+    assert_array_equal(table.frame["temp"], [2.5, np.nan, 4])
+    assert table.frame["kind"].tolist()[:2] == ["a", "b"] and pd.isna(table.frame["kind"][2])
+    assert (table.columns, table.unused) == (["load"], ("note",))
+    assert read_table(csv(text), covariates=["temp", "kind"]).columns == ["load"]
+    with pytest.raises(ValueError, match="no column 'tmp': did you mean 'temp'"):
+        read_table(csv(text), covariates=["tmp"])
+    with pytest.raises(ValueError, match="a covariate must be another column, got 'load'"):
+        read_table(csv(text), target="load", covariates=["load"])
+
+
 def test_text_and_unnamed_columns_are_ignored(csv):
     text = ",date,city,x\n0,2020-01-01,Rome,1\n1,2020-01-02,Oslo,2\n"
     table = read_table(csv(text))

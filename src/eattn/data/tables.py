@@ -30,7 +30,7 @@ class Table:
     ----------
     frame : DataFrame
         Column `ds` with increasing times or integers, `unique_id` if there are several series, and
-        float64 columns with NaN for missing values.
+        float64 columns with NaN for missing values. Covariates may also be text.
     name : str
         Name of the file or of the dataset.
     time : str
@@ -41,6 +41,8 @@ class Table:
         Columns of the file that are not in `frame`: text, and with a target all others.
     format : dict of str
         The options `sep`, `decimal` and `date_format` that were given or found.
+    covariates : tuple of str
+        Columns that were asked for as covariates.
     """
 
     frame: "pd.DataFrame"
@@ -49,11 +51,13 @@ class Table:
     target: str | None = None
     unused: tuple[str, ...] = ()
     format: Mapping[str, str] = field(default_factory=dict)
+    covariates: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
-        """Names of the numeric columns."""
-        return [name for name in self.frame.columns if name not in ("ds", SERIES)]
+        """Names of the numeric columns that are not covariates."""
+        others = ("ds", SERIES, *self.covariates)
+        return [name for name in self.frame.columns if name not in others]
 
 
 def read_table(
@@ -68,6 +72,7 @@ def read_table(
     encoding: str | None = None,
     date_format: str | None = None,
     like: Mapping[str, str] | None = None,
+    covariates: Sequence[str] = (),
 ) -> Table:
     """Read a CSV file, which may be gzipped, or a Parquet file.
 
@@ -81,7 +86,7 @@ def read_table(
     time : str, optional
         Time column; by default one with a name such as date or ds, or the only one with times.
     target : str, optional
-        Keep only this numeric column.
+        Keep only this numeric column, and covariates.
     series : str, optional
         Column that identifies the series; by default `unique_id` if it exists.
     sep : str, optional
@@ -95,6 +100,8 @@ def read_table(
         have the day first, and otherwise the order of day and month gives an even frequency.
     like : mapping, optional
         `Table.format` of an earlier file, which decides if this file allows several readings.
+    covariates : sequence of str
+        Columns of numbers or text to keep besides.
 
     Returns
     -------
@@ -114,14 +121,16 @@ def read_table(
         is_text=lambda name: name in texts or (time is None and name.lower() in TIMES),
     )
     names = list(rows.frame.columns)
-    for wanted in (time, target, series):
+    for wanted in (time, target, series, *covariates):
         if wanted is not None and wanted not in names:
             raise ValueError(f"{path} has no column {wanted!r}{_nearest(wanted, names)}")
     if series is None and SERIES in names:
         series = SERIES
-    time = time or _time_column(rows, without=(target, series))
+    time = time or _time_column(rows, without=(target, series, *covariates))
     if time == target:
         raise ValueError(f"{path}: time and target must be different columns, both are {time!r}")
+    if taken := [name for name in covariates if name in (time, target, series)]:
+        raise ValueError(f"{path}: a covariate must be another column, got {taken[0]!r}")
     rows.check_complete(time, "time")
     columns: dict[str, Any] = {}
     if series is not None:
@@ -139,12 +148,12 @@ def read_table(
     unnamed = [name for name in names if name.startswith("Unnamed: ")]  # index written by pandas
     others = [name for name in names if name not in (time, series, *unnamed)]
     rows, marks = _with_marks(rows, others, decimal, thousands, like.get("decimal"))
-    for name in [target] if target else others:
+    for name in [target, *covariates] if target else others:
         if name in columns:
             raise ValueError(f"{path}: rename column {name!r}, because {time!r} is renamed to ds")
-        numbers = _numbers(rows, name, marks, may_be_text=target is None)
-        if numbers is not None:
-            columns[name] = numbers
+        numbers = _numbers(rows, name, marks, may_be_text=name != target)
+        if numbers is not None or name in covariates:
+            columns[name] = rows.frame[name] if numbers is None else numbers
     frame = _sorted(need_pandas().DataFrame(columns))
     found = {"sep": rows.sep, "decimal": marks.decimal, "date_format": style}
     table = Table(
@@ -154,8 +163,9 @@ def read_table(
         target,
         tuple(name for name in others if name not in columns),
         {name: value for name, value in found.items() if value is not None},
+        tuple(covariates),
     )
-    if not table.columns:
+    if not table.columns and not covariates:
         raise ValueError(f"{path} has no numeric column besides {time!r}")
     return table
 
