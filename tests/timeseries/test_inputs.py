@@ -1,4 +1,4 @@
-"""Input of the forecaster: parsing, error messages, frequencies and calendar fields."""
+"""Input of the forecaster: parsing, error messages and frequencies."""
 
 import datetime
 
@@ -8,7 +8,6 @@ import pytest
 
 from eattn.data.freq import times_after
 from eattn.timeseries.inputs import Columns, id_dtype, read_series, regularize
-from eattn.timeseries.windows import varying_fields
 
 DAYS = pd.date_range("2024-01-01", periods=6, freq="D")
 
@@ -329,25 +328,3 @@ def test_single_wrong_time_is_named():
         ValueError, match=r"2024-01-03 .* is 2,876 steps \(min\) after .* 1,000 steps"
     ):
         read(frame(ds=times))
-
-
-@pytest.mark.parametrize(
-    ("freq", "periods", "fields"),
-    [
-        ("15min", 8, ("minute",)),
-        ("15min", 192, ("hour", "minute")),
-        ("h", 47, ()),
-        ("h", 48, ("hour",)),
-        ("h", 24 * 70, ("day", "weekday", "hour")),
-        ("h", 24 * 731, ("month", "day", "weekday", "hour")),
-        ("D", 731, ("month", "day", "weekday")),
-        ("W-SUN", 110, ("month", "day")),
-        ("MS", 24, ("month",)),
-        ("QS-OCT", 9, ("month",)),
-        ("YS-JAN", 30, ()),
-    ],
-)
-def test_calendar_fields_vary_and_complete_two_cycles(freq, periods, fields):
-    times = pd.date_range("2023-01-01", periods=periods, freq=freq)
-    assert varying_fields([times]) == fields
-    assert varying_fields([pd.Index(np.arange(10_000))]) == ()

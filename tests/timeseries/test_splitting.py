@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from forecaster_helpers import TINY
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from eattn.timeseries import CutoffSplit, EAForecaster
 from eattn.timeseries.metrics import mase, seasonal_scale
-
-TINY = dict(horizon=3, dim=8, depth=1, heads=2, lags=4, context=16, epochs=2, lr=0.02)
 
 
 def frame(**spans) -> pd.DataFrame:
@@ -67,10 +66,10 @@ def test_invalid_input_raises():
 
 def test_grid_search_selects_by_negative_mase():
     df = frame(a=(0, 60), b=(20, 60))
-    grid = {"lags": [1, 4], "lr": np.array([0.02])}
+    grid = {"dropout": [0.0, 0.3], "lr": np.array([0.02])}
     splitter = CutoffSplit(2, horizon=3)
     search = GridSearchCV(EAForecaster(**TINY), grid, cv=splitter, error_score="raise").fit(df)
-    assert search.best_params_["lags"] in grid["lags"]
+    assert search.best_params_["dropout"] in grid["dropout"]
     best = EAForecaster(**TINY | search.best_params_)
     expected = []
     for train, test in splitter.split(df):

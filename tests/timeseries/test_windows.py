@@ -1,155 +1,189 @@
-"""Training windows, rollouts and their loss, and conformal quantiles."""
+"""Windows of many series: targets, validation part, and independence of later values."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.testing import assert_close
+from forecaster_helpers import read
+from numpy.testing import assert_allclose, assert_array_equal
 
-from eattn.models import Forecaster
-from eattn.timeseries.conformal import error_quantiles, extend
-from eattn.timeseries.inputs import read_series, regularize
-from eattn.timeseries.predictor import read, roll_out
-from eattn.timeseries.training import forecast_errors, forecast_windows, rollout_loss
-from eattn.timeseries.windows import WindowDataset
-
-OPTIONS = dict(window=None, context=8, horizon=2, validation_fraction=0.25)
-COUNT = np.arange(20.0)
-
-
-def dataset(data, **changes) -> WindowDataset:
-    return WindowDataset(regularize(read_series(data)), **OPTIONS | changes)
-
-
-def forecast_starts(windows: WindowDataset) -> list[float]:
-    """Return the first value that each window forecasts, unscaled."""
-    [scaler] = windows.scalers
-    first = windows.columns["x"][windows.starts + windows.window, 0].double().numpy()
-    return scaler.inverse_transform(first).round(4).tolist()
+from eattn.timeseries.covariates import Covariates
+from eattn.timeseries.fitting import make_table
+from eattn.timeseries.tracking import SCALE, VALUE
+from eattn.timeseries.windows import (
+    MAX_HORIZONS,
+    MIN_PAST,
+    ORIGINS,
+    PAST,
+    STEPS,
+    ForecastWindows,
+    SeriesTable,
+    TrainingWindows,
+    validation_sizes,
+    validation_windows,
+)
 
 
-def model_of(channels: int, **options) -> Forecaster:
-    torch.manual_seed(0)
-    model = Forecaster(channels, dim=8, depth=2, heads=2, residual=True, **options).double()
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
+def table_of(*values, horizon: int = 3, seasons: tuple[int, ...] = (4,)) -> SeriesTable:
+    """Return the table of series without times."""
+    parts = [
+        pd.DataFrame({"unique_id": number, "ds": range(len(y)), "y": y})
+        for number, y in enumerate(values)
+    ]
+    series = read(pd.concat(parts))
+    return make_table(series, (), Covariates(), seasons=seasons, horizon=horizon)
 
 
-def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def noise(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=length).cumsum() + 100 * seed
 
 
-def test_one_lag_equals_the_rollout_of_the_model():
-    model, x = model_of(2, calendar=("hour",)), draw(3, 9, 2)
-    hours = torch.arange(13).reshape(1, -1, 1).expand(3, -1, -1)
-    state = read(model, x, calendar=hours[:, :9])
-    y = roll_out(model, state, 4, channels=2, calendar=hours[:, 9:])
-    assert_close(y, model.rollout(x, 4, calendar=hours))
+def unscaled(table: SeriesTable, at: np.ndarray, scaled) -> np.ndarray:
+    """Return scaled values in the unit of the series, from the rows of the forecast times."""
+    row = table.rows[at]
+    return row[..., VALUE, None] + row[..., SCALE, None] * np.asarray(scaled, np.float64)
 
 
-def test_padding_in_front_changes_nothing():
-    model, x = model_of(3), draw(2, 6, 1)
-    padded = torch.cat([x[:, :1].expand(-1, 4, -1), x], 1)
-    state = read(model, padded, key_mask=torch.arange(10).expand(2, -1) >= 4)
-    assert_close(roll_out(model, state, 5), roll_out(model, read(model, x), 5))
+def test_targets_are_the_values_after_each_origin():
+    y, other = noise(30), noise(20, seed=1)
+    table = table_of(y, other)
+    origins = np.array([[3, 20], [5, 18]])
+    steps = np.array([1, 2, 3])
+    batch = table.batch(np.array([0, 1]), origins, np.array([0, 2]), 22, steps, np.array([30, 20]))
+    assert_array_equal(batch["origins"], [[3, 20], [3, 16]])
+    assert_array_equal(batch["counts"][1, 1], [True, False, False])  # the series ends
+    found = unscaled(table, np.array([0, 30])[:, None] + origins, batch["y"])
+    assert_allclose(found[0], [y[4:7], y[21:24]], rtol=1e-4)
+    assert_allclose(found[1, 0], other[6:9], rtol=1e-4)
+    assert_allclose(found[1, 1, 0], other[19], rtol=1e-4)
+    naive = unscaled(table, np.array([0, 30])[:, None] + origins, batch["rules"][..., 0])
+    assert_allclose(naive[0, 1], y[[17, 18, 19]], rtol=1e-4)  # a season before
+    assert_array_equal(batch["tokens"][0], table.tokens[:22])
+    assert_array_equal(batch["tokens"][1, :18], table.tokens[32:50])
 
 
-def test_loss_is_the_mean_error_over_known_values():
-    model, x = model_of(3), draw(2, 9, 1)
-    known = torch.ones(2, 9, dtype=torch.bool)
-    known[0, 7:] = False
-    loss, weight = rollout_loss(model, {"x": x, "known": known}, 3)
-    error = roll_out(model, read(model, x[:, :6]), 3) - x[:, 6:]
-    assert_close(loss, error[known[:, 6:]].abs().mean())
-    assert weight == 4
-    changed = x.clone()
-    changed[0, 7:] = 1e6
-    assert_close(rollout_loss(model, {"x": changed, "known": known}, 3)[0], loss)
-    [gradient] = torch.autograd.grad(loss, model.embed.values.project.weight)
-    assert gradient.abs().max() > 0
-
-
-def test_window_holds_past_values_and_the_horizon():
+def test_calendar_of_each_step_is_known():
     times = pd.date_range("2024-01-01", periods=60, freq="h")
-    made = dataset(pd.Series(np.arange(60.0), times), window=4)
-    batch = made.train(0).collate([2, 0])
-    values = made.scalers[0].inverse_transform(batch["x"][:, :, 0].double().numpy())
-    np.testing.assert_allclose(values, [[*range(2, 8)], [*range(6)]], atol=1e-5)
-    assert_close(batch["calendar"][:, :, 0], torch.from_numpy(values).round().long())
-    assert "valid" not in batch and batch["known"].all()
+    frame = pd.DataFrame({"unique_id": ["a"] * 60 + ["b"] * 50, "y": noise(110)})
+    frame["ds"] = times.append(times[5:55])
+    table = make_table(read(frame), ("hour",), Covariates(), seasons=(), horizon=3)
+    numbers, origins, steps = np.array([0, 1]), np.array([[40, 59], [40, 49]]), np.array([1, 3])
+    batch = table.batch(numbers, origins, np.array([0, 0]), 60, steps, np.array([60, 50]))
+    hour = (origins[..., None] + steps + np.array([0, 5])[:, None, None]) % 24
+    expected = np.sin(2 * np.pi * hour / 24)
+    assert_allclose(batch["features"][..., 4], expected, atol=1e-6)
+    assert not batch["counts"][:, 1].any()  # after the end
 
 
-def test_past_length_varies_only_between_batches():
-    windows = dataset(np.arange(300.0), context=100).train(0)
-    lengths = [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
-    assert lengths == [windows.collate([i, i + 1])["x"].shape[1] - 2 for i in range(89)]
-    assert min(lengths) == 1 and 80 < max(lengths) <= 100
-    assert 5 < np.median(lengths) < 20  # log-uniform: the median is near the square root
-    assert windows.collate_share([3], [3, 9])["x"].shape == windows.collate([3, 9])["x"][:1].shape
+@pytest.mark.parametrize("seed", range(3))
+def test_training_uses_no_value_after_the_end(seed):
+    y, other = noise(700), noise(40, seed=1)
+    ends = np.array([650, 31])
+    changed = [
+        np.where(np.arange(len(x)) < end, x, 1e6) for x, end in zip((y, other), ends, strict=True)
+    ]
+    made = [TrainingWindows(table_of(*x), ends, seed) for x in ((y, other), changed)]
+    indices = [0, 5, len(made[0]) - 1]
+    batch, expected = (windows.collate(indices) for windows in made)
+    for name in ("origins", "rules", "features", "y", "counts"):
+        assert torch.equal(batch[name], expected[name])
+    for row, last in enumerate(batch["origins"].max(1).values.tolist()):
+        assert torch.equal(batch["tokens"][row, : last + 1], expected["tokens"][row, : last + 1])
+    assert batch["counts"].any(-1).all()  # each origin has at least one target
 
 
-def test_validation_uses_the_last_part_of_a_series():
-    made = dataset(COUNT)
-    assert forecast_starts(made.train(0)) == [*range(1, 14)]  # the last one forecasts 13 and 14
-    assert forecast_starts(made.validation(100)) == [15, 16, 17, 18]
-    assert made.scalers[0].mean == pytest.approx(np.mean(range(15)))
-    fixed = dataset(COUNT, window=6)
-    assert forecast_starts(fixed.train(0)) == [*range(6, 14)]
+def test_windows_are_drawn_within_their_series():
+    ends = np.array([600, 30])
+    windows = TrainingWindows(table_of(noise(600), noise(30, seed=1)), ends, 0)
+    assert windows.past == PAST
+    batch = windows.collate([*range(len(windows))])
+    assert batch["origins"].shape == (len(windows), ORIGINS)
+    lengths = np.where(windows.samples == 0, PAST, 30)
+    assert (batch["origins"] >= MIN_PAST - 1).all()
+    assert (batch["origins"].numpy() < lengths[:, None]).all()
+    tokens = windows.table.tokens
+    short = batch["tokens"][windows.samples == 1]
+    assert_array_equal(short[0, :30], tokens[600:])
+    assert_array_equal(short[0, 30:], np.broadcast_to(tokens[-1], (PAST - 30, tokens.shape[1])))
 
 
-def test_windows_do_not_reach_into_the_previous_series():
-    data = pd.DataFrame({"unique_id": ["a"] * 20 + ["b"] * 9, "ds": [*range(20), *range(9)]})
-    windows = dataset(data.assign(y=np.arange(29.0))).train(0)
-    windows.vary = None  # full length
-    batch = windows.collate([len(range(1, 14))])
-    assert batch["valid"][0].tolist() == [False] * 7 + [True] * 3
+def test_batches_are_drawn_from_their_indices():
+    windows = TrainingWindows(table_of(noise(300)), np.array([300]), 3)
+    batch, again, other = (windows.collate(i) for i in ([3, 9], [3, 9], [3, 8]))
+    assert all(torch.equal(batch[name], again[name]) for name in batch)
+    assert not torch.equal(batch["origins"], other["origins"])
+    share = windows.collate_share([9], [3, 9])
+    assert all(torch.equal(share[name], batch[name][1:]) for name in batch)
 
 
-def test_windows_without_known_target_values_are_dropped():
-    data = COUNT.copy()
-    data[5:9] = np.nan
-    made = dataset(data)
-    assert len(made.train(0)) == len(range(1, 14)) - 3
-    known, x = made.columns["known"], made.columns["x"]
-    assert known[8:].logical_not().nonzero().flatten().tolist() == [5, 6, 7, 8]
-    assert_close(x[8 + 5 : 8 + 9], x[8 + 4].expand(4, 1))
+def test_number_of_windows_follows_the_data():
+    def count(*lengths):
+        table = table_of(*(noise(n) for n in lengths))
+        return np.bincount(TrainingWindows(table, np.array(lengths), 0).samples, minlength=2)
+
+    assert count(20).tolist() == [32, 0]
+    assert count(20, 4).tolist() == [32, 0]  # too short to train on
+    assert count(*[20] * 40).tolist() == [1] * 40
+    assert count(10 * PAST, 20).tolist() == [72, 1]
+    assert len(TrainingWindows(table_of(noise(4)), np.array([4]), 0)) == 0
+
+
+def test_some_steps_are_drawn_from_a_long_horizon():
+    windows = TrainingWindows(table_of(noise(300), horizon=100), np.array([300]), 0)
+    batch = windows.collate([0, 1])
+    assert batch["y"].shape == (2, ORIGINS, STEPS)
+    step = (1 / batch["features"][0, 0, :, 2]).round()
+    assert (step.diff() > 0).all() and step[0] >= 1 and step[-1] <= 100
+
+
+def test_missing_values_and_errors_are_not_targets():
+    y = noise(60)
+    y[20], y[30] = np.nan, 1e12
+    table = table_of(y)
+    assert_array_equal(np.flatnonzero(np.isnan(table.values)), [20, 30])
+    at, steps = np.array([[18, 28]]), np.array([1, 2, 3])
+    batch = table.batch(np.array([0]), at, np.array([0]), 60, steps, np.array([60]))
+    assert_array_equal(batch["counts"][0], [[True, False, True]] * 2)
+    assert batch["y"].abs().max() < 100
+
+
+@pytest.mark.parametrize("lengths", [[50], [200, 30], [11]], ids=str)
+def test_validation_forecasts_lie_in_the_validation_part(lengths):
+    table = table_of(*(noise(n, seed) for seed, n in enumerate(lengths)))
+    sizes = validation_sizes(np.array(lengths), 3, 0.2)
+    windows = validation_windows(table, sizes, 1000)
+    for number, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
+        own = windows.origins[windows.numbers == number]
+        assert own.min() + 1 == length - size and own.max() + 3 == length - 1
+        assert_array_equal(np.diff(own), 1)
+    assert all(batch["counts"].all() for batch in windows)
+    few = validation_windows(table, sizes, 2)
+    assert np.bincount(few.numbers).max() == min(2, sizes.max() - 2)
 
 
 def test_validation_part_is_bounded():
-    assert dataset(np.arange(10_000.0)).validation_sizes == [50 * 2]
-    assert dataset(np.arange(8.0)).validation_sizes == [2]
-    assert dataset(np.arange(4.0)).validation_sizes == [0]
-    assert dataset(np.arange(100.0), validation_fraction=0).validation_sizes == [0]
-    assert len(dataset(np.arange(300.0)).validation(10)) == 10
+    lengths = np.array([10_000, 100, 20, 15, 6, 4])
+    assert validation_sizes(lengths, 2, 0.2).tolist() == [2 * MAX_HORIZONS, 20, 4, 3, 0, 0]
+    assert validation_sizes(lengths, 2, 0.0).tolist() == [0] * 6
+    assert validation_sizes(np.array([24, 23]), 12, 0.2).tolist() == [12, 0]
+    empty = validation_windows(table_of(noise(20)), np.array([0]), 10)
+    assert len(empty) == len(list(empty)) == 0
 
 
-def test_forecast_errors_follow_the_order_of_windows():
-    data = np.random.default_rng(0).normal(size=400)
-    data[395] = np.nan
-    model, windows = model_of(2).float(), dataset(data, window=6).validation(100)
-    found = forecast_errors(model, windows)
-    assert found.shape == (len(windows), 2) and len(windows) > 64  # more than one batch
-    assert np.argwhere(np.isnan(found)).tolist() == [[94, 1], [95, 0]]  # forecasts from 394, 395
-    batch = windows.collate([70])
-    expected = batch["x"][0, 6:, 0] - forecast_windows(model, batch, 2)[0, :, 0].detach()
-    np.testing.assert_allclose(found[70], expected, rtol=1e-4, atol=1e-5)
+def test_forecast_windows_keep_their_order():
+    table = table_of(noise(200), noise(100, seed=1))
+    windows = ForecastWindows(table, np.repeat([0, 1], 70), np.tile(np.arange(20, 90), 2))
+    batches = list(windows)
+    assert [len(batch["y"]) for batch in batches] == [64, 64, 12]
+    y = np.concatenate([batch["y"][:, 0, 0] for batch in batches])
+    at = table.starts[windows.numbers] + windows.origins
+    expected = (table.values[at + 1] - table.rows[at, VALUE]) / table.rows[at, SCALE]
+    assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    assert windows.some(5).origins.tolist() == [20, 55, 20, 54, 89]
+    assert windows.some(1000) is windows
 
 
-def test_offsets_cover_new_errors_at_their_level():
-    """A new error is below the offset of n others with at least the probability of its level."""
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(4000, 20))
-    offsets = [error_quantiles(row[:19, None], [0.1, 0.9]).ravel() for row in drawn]
-    low, high = np.array(offsets).T
-    assert (drawn[:, 19] <= high).mean() == pytest.approx(0.9, abs=0.02)
-    assert (drawn[:, 19] <= low).mean() == pytest.approx(0.1, abs=0.02)
-
-
-def test_offsets_differ_by_step_and_increase_with_level():
-    errors = np.random.default_rng(0).normal(size=(7, 3))
-    found = error_quantiles(errors, np.linspace(0.01, 0.99, 50))
-    assert found.shape == (50, 3)
-    assert (np.diff(found, axis=0) >= 0).all()
-    assert error_quantiles(np.array([[1.0, np.nan], [3.0, 5.0]]), [0.5]).tolist() == [[3.0, 5.0]]
-    assert extend(np.array([[1.0, 2.0]]), 4).tolist() == [[1.0, 2.0, 2.0, 2.0]]
+def test_past_of_a_window_is_limited():
+    [batch] = ForecastWindows(table_of(noise(2000)), np.array([0]), np.array([1990]))
+    assert batch["tokens"].shape[1] == PAST
+    assert batch["origins"].item() == PAST - 1

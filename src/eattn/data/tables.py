@@ -150,7 +150,8 @@ def read_table(
     rows, marks = _with_marks(rows, others, decimal, thousands, like.get("decimal"))
     for name in [target, *covariates] if target else others:
         if name in columns:
-            raise ValueError(f"{path}: rename column {name!r}, because {time!r} is renamed to ds")
+            renamed = time if name == "ds" else series
+            raise ValueError(f"{path}: rename column {name!r}, because {renamed!r} gets this name")
         numbers = _numbers(rows, name, marks, may_be_text=name != target)
         if numbers is not None or name in covariates:
             columns[name] = rows.frame[name] if numbers is None else numbers

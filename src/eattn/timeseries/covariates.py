@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eattn.data.freq import Time, Times, times_after, wall
+from eattn.data.freq import Times, times_after, wall
 from eattn.timeseries.holiday_calendar import WIDTH, HolidayCalendar
 from eattn.timeseries.inputs import (
     MAX_VALUE,
@@ -79,11 +79,6 @@ class Numbers:
             scaled = (values - self.center) / self.scale
         return scaled.clip(-LIMIT, LIMIT)[:, None]
 
-    def encode_one(self, value: Any) -> float | None:
-        """Return a scaled value, or None if it is missing."""
-        scaled = (self._number(value) - self.center) / self.scale
-        return min(max(scaled, -LIMIT), LIMIT) if scaled == scaled else None
-
     def _number(self, value: Any) -> float:
         """Return a number, text that holds one, or a boolean as float; NaN if it is missing."""
         if _is_missing(value):
@@ -128,15 +123,10 @@ class Categories:
         codes, unknown = self._codes, len(self.values)
         return self._table[[codes.get(value, unknown) for value in values]]
 
-    def encode_one(self, value: Any) -> NDArray[np.float64] | None:
-        """Return the columns [F] of a value, or None if it is missing."""
-        if _is_missing(value):
-            return None
-        return self._table[self._codes.get(category(value), len(self.values))]
-
     @cached_property
     def _codes(self) -> dict[str | None, int]:
-        return {value: i for i, value in enumerate(self.values)} | {None: len(self.values) + 1}
+        missing = len(self.values) + 1
+        return {value: i for i, value in enumerate(self.values)} | {None: missing, "": missing}
 
     @cached_property
     def _table(self) -> NDArray[np.float64]:
@@ -195,15 +185,15 @@ class Covariates:
         """Number of encoded past-only columns."""
         return sum(e.width for e in self.hist)
 
-    @cached_property
-    def stat_width(self) -> int:
-        """Number of encoded static columns."""
-        return sum(e.width for e in self.stat)
-
     def encode_history(self, series: TimeSeries) -> Encoded:
         """Encode the rows and the static columns of a series."""
-        static = _encode_values(self.stat, series.static, None, self.stat_width)
-        return Encoded(*self.encode_rows(series), static)
+        static = {
+            name: np.array([value], np.float64 if isinstance(value, float) else object)
+            for name, value in series.static.items()
+        }
+        where = f"series {series.unique_id!r}"
+        blocks = [e.encode(static[e.name], lambda _: where) for e in self.stat]
+        return Encoded(*self.encode_rows(series), _filled(blocks, None, 1)[0])
 
     def encode_rows(self, series: TimeSeries, before: Rows | None = None) -> Rows:
         """Encode the rows of a series as [n, F] for known-future and for past-only columns.
@@ -222,20 +212,6 @@ class Covariates:
         if self.holidays is not None:
             futr = np.concatenate([futr, self.holidays.rows(series.ds)], 1)
         return futr, hist
-
-    def encode_row(
-        self, values: Mapping[str, Any], time: Time = None, before: Rows | None = None
-    ) -> Rows:
-        """Encode one row of a stream as [F]; takes microseconds.
-
-        `values` are the cells by column, which may be text. `time` is the local time of the row,
-        which holidays need. `before` is the encoded row before, which replaces missing values.
-        """
-        last = before or (None, None)
-        futr = _encode_values(self.futr, values, last[0], self.futr_width)
-        if self.holidays is not None:
-            futr[-WIDTH:] = self.holidays.row(time)
-        return futr, _encode_values(self.hist, values, last[1], self.hist_width)
 
     def encode_future(
         self,
@@ -260,6 +236,8 @@ class Covariates:
         ValueError
             If a column, series, row or value is missing; the message names it.
         """
+        if not self.futr_width:
+            return {name: np.zeros((len(each), 0), np.float32) for name, each in wanted.items()}
         first, *others = wanted.values()
         times = first.append(others)
         lengths = [len(each) for each in wanted.values()]
@@ -347,22 +325,6 @@ def _find_rows(
             f" each of the {len(span)} times from {span[0]} to {span[-1]}"
         )
     return frame, rows[start]
-
-
-def _encode_values(
-    encoders: Sequence[Encoder], values: Mapping[str, Any], last: Array | None, width: int
-) -> Array:
-    """Return one encoded row [width]; missing values are taken from `last`, or 0."""
-    row = np.zeros(width, np.float32) if last is None else last.copy()
-    start = 0
-    for encoder in encoders:
-        end = start + encoder.width
-        if encoder.name not in values:
-            raise ValueError(f"the row has no column {encoder.name!r}")
-        if (encoded := encoder.encode_one(values[encoder.name])) is not None:
-            row[start:end] = encoded
-        start = end
-    return row
 
 
 def _fit(name: str, values: RawValues) -> Encoder:

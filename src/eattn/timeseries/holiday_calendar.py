@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eattn._checks import need
-from eattn.data.freq import Time, Times, wall
+from eattn.data.freq import Times, wall
 
 WIDTH = 3  # on a holiday, on the day before one, on the day after one
 EPOCH = 719_163  # ordinal of 1970-01-01
@@ -40,12 +40,6 @@ class HolidayCalendar:
         if len(days):
             self._cover(int(days.min()), int(days.max()))
         return self._table[days - self._first]
-
-    def row(self, time: Time) -> Flags:
-        """Return the flags [3] at one time."""
-        day = time.toordinal() - EPOCH
-        self._cover(day, day)
-        return self._table[day - self._first]
 
     def _cover(self, first: int, last: int) -> None:
         """Extend the table to whole years that hold these days."""

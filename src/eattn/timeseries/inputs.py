@@ -483,14 +483,6 @@ def infer_own_freq(times: Times) -> Freq | None:
         return None
 
 
-def fill_gaps(
-    freq: Freq, times: Times, values: Values, *, after: Time | None = None, count: int = 0
-) -> tuple[Times, Values]:
-    """Return times and values as `fill_series` does."""
-    full = fill_series(freq, TimeSeries(None, times, values), after=after, count=count)
-    return full.ds, full.y
-
-
 def fill_series(
     freq: Freq, series: TimeSeries, *, after: Time | None = None, count: int = 0
 ) -> TimeSeries:

@@ -1,107 +1,74 @@
-"""Forecast from a state: read values into a model, roll it out, and keep a state per series.
+"""Forecast from a state: read values into a model, and keep a state per series."""
 
-A token holds the last `lags` values of a series, newest first, because element-wise attention by
-itself does not know which tokens are near. A model with `lags` channels thus reads a series of one
-channel, and its state keeps these values as the last token.
-"""
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eattn.data.freq import Freq, Time, Times, times_after, times_until, wall
-from eattn.models import Forecaster, ForecasterState
-from eattn.nn import EncoderState, calendar_fields
+from eattn.data.freq import Freq, Time, Times, times_after, times_until
+from eattn.models import QuantileForecaster
+from eattn.nn import EncoderState
 from eattn.nn.decoding_state import parts, rebuilt
-from eattn.timeseries.inputs import TimeSeries, Values, check_step, fill_gaps
-from eattn.timeseries.scaling import Scaler, forward_fill
+from eattn.timeseries.anomalies import START, Surprise
+from eattn.timeseries.calendar import calendar_columns
+from eattn.timeseries.calibration import Calibration
+from eattn.timeseries.choice import rule_quantiles
+from eattn.timeseries.covariates import Covariates
+from eattn.timeseries.fast_model import Arrays, FastModel, fast_model
+from eattn.timeseries.features import Index, look_ahead, read_tokens, rows_kept
+from eattn.timeseries.inputs import TimeSeries, Values, check_step, fill_series
+from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, Track, follow
 
+TURN = 4  # values between two comparisons with longer forecasts
+BATCH = 256  # series read at once
 CHUNK = 4096  # values read at once, which bounds memory for long histories
-OWN = ("seen", "last", "expected")  # tensors of a ForecasterState outside its encoder
-Named = dict[str, Tensor]
+SMALL = 20_000  # elements: for more, PyTorch is faster than NumPy
+Array = NDArray[np.float64]
+Known = NDArray[np.float32]
 
 
-def read(
-    model: Forecaster,
-    x: Tensor,
-    *,
-    calendar: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    before: ForecasterState | None = None,
-) -> ForecasterState:
-    """Read x [B, L, C] with calendar [B, L, F] and key_mask [B, L] in one parallel pass.
-
-    Lags before the first value repeat it. Padding must come first and repeat the first valid
-    value.
-    """
-    B, _, C = x.shape
-    lags = model.channels // C
-    earlier = x[:, :1].expand(-1, lags - 1, -1)
-    if before is not None:
-        earlier = before.last.view(B, lags, C)[:, : lags - 1].flip(1)
-    windows = torch.cat([earlier, x], 1).unfold(1, lags, 1)  # [B, L, C, lags], oldest first
-    tokens = windows.transpose(2, 3).flip(2).flatten(2)
-    given: Any = dict(calendar=calendar, key_mask=key_mask, state=before, return_state=True)
-    state: ForecasterState = model(tokens, **given)[1]
-    return state
-
-
-def roll_out(
-    model: Forecaster,
-    state: ForecasterState,
-    horizon: int,
-    *,
-    channels: int = 1,
-    calendar: Tensor | None = None,
-) -> Tensor:
-    """Forecast [B, horizon, channels], each value from the forecasts before it.
-
-    `calendar` has shape [B, horizon, F].
-    """
-    forecast = [state.expected[:, :channels]]
-    for i in range(horizon - 1):
-        token = torch.cat([forecast[-1], state.last[:, :-channels]], 1)
-        _, state = model.step(token, state, None if calendar is None else calendar[:, i])
-        forecast.append(state.expected[:, :channels])
-    return torch.stack(forecast, 1)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeriesState:
     """State of one series after its last value; immutable and of constant size."""
 
     unique_id: Any
     freq: Freq
-    scaler: Scaler
     ds: Time  # time of the last row
-    y: float  # last known value
-    count: int = 0  # number of values read
-    states: tuple[ForecasterState, ...] = ()  # oldest first; empty with a window
-    window: Named = field(default_factory=dict)  # last x [1, n, 1] and calendar [1, n, F]
+    track: Track
+    encoder: Arrays  # state of the encoder; every array has a first axis of length 1
+    outputs: Array  # [n, D], the last outputs of the encoder, at most `horizon`
+    factors: Array  # of the calibration
+    futr: Known  # [F], encoded known-future covariates of the last row
+    hist: Known  # [F], encoded past-only covariates of the last row
+    stat: Known  # [F], encoded static covariates
+    rule: int | None = None  # simple forecast to use instead of the model
+    lower: float = -np.inf  # no forecast lies below
+    surprise: Surprise = START
+
+    @property
+    def count(self) -> int:
+        """Number of values read."""
+        return self.track.steps
 
     @property
     def nbytes(self) -> int:
-        """Size of all tensors in bytes."""
-        own = sum(x.numel() * x.element_size() for x in self.window.values())
-        return own + sum(state.nbytes for state in self.states)
+        """Size of all arrays in bytes."""
+        own: Any = (self.track.rows, self.factors, self.outputs, self.futr, self.hist, self.stat)
+        return sum(x.nbytes for x in (*own, *self.encoder.values()))
 
     def next_times(self, count: int) -> Times:
         """Return the next `count` times."""
-        return times_after(self.freq, self.ds, count)
+        zone = None if isinstance(self.freq, int) else self.ds.tz
+        return _next_times(self.freq, self.ds, zone, count)
 
     def recent(self) -> tuple[Times, Values]:
         """Return the times and values that the state still holds."""
-        if self.states:
-            x = self.states[0].last[0, : self.count].flip(0)
-        else:
-            x = self.window["x"][0, :, 0]
-        values = self.scaler.inverse_transform(x.double().cpu().numpy())
+        values = self.track.rows[:, VALUE]
         return times_until(self.freq, self.ds, len(values)), values
 
     def following(self, series: TimeSeries) -> TimeSeries:
@@ -109,23 +76,23 @@ class SeriesState:
         if series.ds is None:
             return series
         times = self._in_zone(series.ds)
-        new = times > self.ds
-        return replace(series, ds=times[new], y=series.y[new])
+        return replace(series, ds=times).take(times > self.ds)
 
-    def new_rows(self, series: TimeSeries) -> tuple[Times, Values]:
+    def new_rows(self, series: TimeSeries) -> TimeSeries:
         """Return new rows with gaps filled; raise unless they follow the last row."""
-        times, name = series.ds, self.unique_id
-        if times is None:
-            return self.next_times(len(series)), series.y
-        times = self._in_zone(times)
-        if times[0] == self.ds:
-            raise ValueError(f"series {name!r}: {times[0]} is already known")
-        if times[0] < self.ds:
-            raise ValueError(
-                f"series {name!r}: {times[0]} is before {self.ds}, the last known time"
-            )
+        name = self.unique_id
+        if series.ds is None:
+            return replace(series, ds=self.next_times(len(series)))
+        times = self._in_zone(series.ds)
+        series, first = replace(series, ds=times), times[0]
+        if len(times) == 1 and first == self.next_times(1)[0]:
+            return series  # the usual case, without the work below
+        if first == self.ds:
+            raise ValueError(f"series {name!r}: {first} is already known")
+        if first < self.ds:
+            raise ValueError(f"series {name!r}: {first} is before {self.ds}, the last known time")
         try:
-            filled = fill_gaps(self.freq, times, series.y, after=self.ds, count=self.count)
+            filled = fill_series(self.freq, series, after=self.ds, count=self.count)
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
         check_step(name, times, self.freq)
@@ -147,149 +114,359 @@ class SeriesState:
             )
         return times.tz_convert(self.ds.tz)
 
-    def tensors(self) -> list[Named]:
-        """Return the tensors of every state, or of the window, by name."""
-        return [to_named(state) for state in self.states] or [self.window]
+
+class NewRows(NamedTuple):
+    """New rows of a series, with encoded covariates."""
+
+    ds: Times
+    y: Values
+    futr: Known  # [n, F]
+    hist: Known  # [n, F]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Predictor:
-    """Trained model that reads series through decoding states or from a window.
+    """Trained model that reads series and forecasts from their states."""
 
-    A state that has seen more values than the model was trained on forecasts worse. With a
-    `context`, a new state therefore starts every context / 2 values and replaces the older one
-    after `context` values. Forecasts come from a state of the last context / 2 to context values,
-    or of all values if there are fewer.
-    """
-
-    model: Forecaster
+    model: QuantileForecaster
     fields: tuple[str, ...]  # calendar fields that the model reads
-    window: int | None  # number of values to forecast from; None: the whole history
-    context: int | None  # number of values that a state may see; None: no limit
+    seasons: tuple[int, ...]
+    calibration: Calibration
+    covariates: Covariates
 
-    def start(self, series: TimeSeries, scaler: Scaler, length: int | None = None) -> SeriesState:
-        """Return the state of a series after its first `length` values, by default all."""
-        assert series.ds is not None and series.freq is not None
-        empty = SeriesState(series.unique_id, series.freq, scaler, None, float(series.y[0]))
-        return self.advance(empty, series.ds[:length], series.y[:length])
+    @property
+    def horizon(self) -> int:
+        return self.calibration.horizon
 
-    def advance(self, state: SeriesState, times: Times, values: Values) -> SeriesState:
-        """Return the state after further values."""
-        filled = forward_fill(values, before=state.y)
+    def start(self, series: Sequence[TimeSeries]) -> list[SeriesState]:
+        """Return the states of series after all their values."""
+        states, new = [], []
+        for s in series:
+            futr, hist, stat = self.covariates.encode_history(s)
+            assert s.freq is not None
+            new.append(NewRows(s.ds, s.y, futr, hist))
+            states.append(
+                SeriesState(
+                    s.unique_id,
+                    s.freq,
+                    ds=None,
+                    track=Track(np.empty((0, 0))),
+                    encoder={},
+                    outputs=np.empty((0, self.model.config.dim)),
+                    factors=self.calibration.initial(),
+                    futr=futr[0],
+                    hist=hist[0],
+                    stat=stat,
+                )
+            )
+        return [state for state, _ in self._advance_all(states, new)]
+
+    def advance(
+        self, states: Sequence[SeriesState], new: Sequence[TimeSeries]
+    ) -> list[tuple[SeriesState, list[float]]]:
+        """Return the state of each series after new rows, and their anomaly scores."""
+        rows = []
+        for state, series in zip(states, new, strict=True):
+            encoded = self.covariates.encode_rows(series, before=(state.futr, state.hist))
+            rows.append(NewRows(series.ds, series.y, *encoded))
+        return self._advance_all(states, rows)
+
+    def _advance_all(
+        self, states: Sequence[SeriesState], new: Sequence[NewRows]
+    ) -> list[tuple[SeriesState, list[float]]]:
+        if len(states) == 1:
+            return list(self._advance(states, new))
+        alike: dict[Any, list[int]] = {}
+        for number, state in enumerate(states):
+            shapes: list[Any] = [len(new[number].y), len(state.outputs)]
+            shapes += [x.shape for x in state.encoder.values()]
+            alike.setdefault(tuple(shapes), []).append(number)
+        result: list[Any] = [None] * len(states)
+        for numbers in alike.values():
+            for start in range(0, len(numbers), BATCH):
+                some = numbers[start : start + BATCH]
+                after = self._advance([states[i] for i in some], [new[i] for i in some])
+                for i, each in zip(some, after, strict=True):
+                    result[i] = each
+        return result
+
+    def _advance(
+        self, states: Sequence[SeriesState], new: Sequence[NewRows]
+    ) -> Iterator[tuple[SeriesState, list[float]]]:
+        """Advance series with equally many new rows and states of equal shapes."""
+        fresh, count = not states[0].encoder, len(new[0].y)
+        tracks = [
+            follow(rows.y.tolist(), self.seasons, None if fresh else state.track)[1]
+            for state, rows in zip(states, new, strict=True)
+        ]
+        flat, first, at = _flatten([track.rows for track in tracks], count)
+        known = self._known(states, new)
+        hist = np.stack([rows.hist for rows in new])
+        tokens = np.concatenate([read_tokens(flat, at, first, self.seasons), known, hist], -1)
+        outputs, encoder = self._read(tokens, _stack([state.encoder for state in states]))
+        judged: list[Any] = [(state.factors, state.surprise, [0.0] * count) for state in states]
+        if not fresh:
+            outputs = np.concatenate([np.stack([state.outputs for state in states]), outputs], 1)
+            judged = self._judge(states, new, known, (flat, first, at), tracks, outputs)
+        keep = rows_kept(self.seasons, self.horizon)
+        for number, (rows, track) in enumerate(zip(new, tracks, strict=True)):
+            factors, surprise, scores = judged[number]
+            state = replace(
+                states[number],
+                ds=rows.ds[-1],
+                track=replace(track, rows=track.rows[-keep:].copy()),
+                encoder={name: x[number : number + 1].copy() for name, x in encoder.items()},
+                outputs=outputs[number, -self.horizon :].copy(),
+                factors=factors,
+                surprise=surprise,
+                futr=rows.futr[-1],
+                hist=rows.hist[-1],
+            )
+            yield state, scores
+
+    def _read(self, tokens: Known, state: Arrays) -> tuple[Array, Arrays]:
+        """Read tokens [B, n, T]; return the outputs of the encoder [B, n, D] and its state."""
+        if self._fast is not None and state and tokens.shape[1] == 1:
+            y, after = self._fast.step(tokens[:, 0].astype(np.float64), state)
+            return y[:, None], after
         like = next(self.model.parameters())
-        scaled = torch.from_numpy(state.scaler.transform(filled))
-        x = scaled.to(like.device, like.dtype).reshape(1, -1, 1)
-        calendar = self._calendar([times])
-        after = replace(state, ds=times[-1], y=float(filled[-1]), count=state.count + len(values))
-        if self.window is None:
-            return replace(after, states=self._read_states(state, x, calendar))
-        new = {"x": x} if calendar is None else {"x": x, "calendar": calendar}
-        if state.window:
-            new = {name: torch.cat([state.window[name], v], 1) for name, v in new.items()}
-        # A view would keep the whole history in memory.
-        last = {name: v[:, -self.window :].clone() for name, v in new.items()}
-        return replace(after, window=last)
+        x = torch.from_numpy(tokens).to(like)
+        encoder = from_arrays(self._example, state, like) if state else None
+        outputs = []
+        with torch.no_grad():
+            for start in range(0, x.shape[1], CHUNK):
+                found, encoder = self.model.read(x[:, start : start + CHUNK], encoder)
+                outputs.append(found.double().cpu().numpy())
+        assert encoder is not None
+        return np.concatenate(outputs, 1), to_arrays(encoder)
+
+    @cached_property
+    def _fast(self) -> FastModel | None:
+        return fast_model(self.model)
+
+    @cached_property
+    def _example(self) -> EncoderState:
+        """A state of the encoder, for its structure."""
+        embed = self.model.embed
+        with torch.no_grad():
+            return self.model.read(embed.weight.new_zeros(1, 1, embed.in_features))[1]
+
+    def _judge(
+        self,
+        states: Sequence[SeriesState],
+        new: Sequence[NewRows],
+        known: Known,
+        places: tuple[Rows, Index, Index],
+        tracks: Sequence[Track],
+        outputs: Array,
+    ) -> list[tuple[Array, Surprise, list[float]]]:
+        """Compare new values with their forecasts; return the new factors and the scores.
+
+        Each value is compared with the forecast one step before, and every few values with one of
+        the longer forecasts in turn.
+        """
+        count, steps = len(new[0].y), self.calibration.steps
+        turn = np.array([[track.steps] for track in tracks]) - count + np.arange(count)
+        row = np.where(turn % TURN, 0, turn // TURN % len(steps))  # of the factors
+        raw = self._raw_forecasts(states, row, known, places, outputs)
+        low, median, high = (self.model.levels.index(level) for level in (0.1, 0.5, 0.9))
+        result = []
+        for number, state in enumerate(states):
+            factors, surprise, scores = state.factors, state.surprise, []
+            for j, y in enumerate(new[number].y.tolist()):
+                score, longer = 0.0, int(row[number, j])
+                for index in (0, longer) if longer else (0,):
+                    q = raw[number, j, int(index > 0)]
+                    if y != y or q[0] != q[0]:
+                        continue
+                    q = self.calibration.apply_one(factors[index], q)
+                    if state.lower > -np.inf:
+                        q = self.calibration.bound(q, state.lower)
+                    if not index:
+                        surprise, score = surprise.score(y, q[low], q[median], q[high])
+                    factors = self.calibration.update(factors, index, q, y)
+                scores.append(score)
+            result.append((factors, surprise, scores))
+        return result
+
+    def _raw_forecasts(
+        self,
+        states: Sequence[SeriesState],
+        row: Index,
+        known: Known,
+        places: tuple[Rows, Index, Index],
+        outputs: Array,
+    ) -> Array:
+        """Return the forecasts of new values one step before, and the step of `row` before.
+
+        The result has the shape [series, values, 2, levels], with NaN where there was none.
+        """
+        remembered = states[0].__dict__.get("_raw")
+        if remembered is not None and row.shape == (1, 1) and not row.any():
+            return np.stack([remembered[0], remembered[0]])[None, None]
+        flat, first, at = places[0], places[1][..., None], places[2][..., None]
+        ahead = np.stack([np.ones_like(row), self.calibration.steps[row]], -1)
+        back = outputs.shape[1] - row.shape[1] + np.arange(row.shape[1])[:, None] - ahead
+        usable = at - ahead >= first
+        origins = np.where(usable, at - ahead, first)
+        beginning = np.broadcast_to(first, origins.shape)
+        rules, features = look_ahead(flat, origins, beginning, ahead[..., None], self.seasons)
+        wide = np.broadcast_to(known[:, :, None, None], (*features.shape[:-1], known.shape[-1]))
+        pick = np.arange(len(states))[:, None, None], back.clip(0)
+        features = np.concatenate([features, wide], -1)
+        now, steps = flat[origins], ahead[..., None]
+        found = self._quantiles(outputs[pick], rules, features, now, steps, states)
+        return np.where(usable[..., None], found[..., 0, :], np.nan)
+
+    def _quantiles(
+        self,
+        outputs: Array,
+        rules: Array,
+        features: Known,
+        now: Rows,
+        steps: Index,
+        states: Sequence[SeriesState],
+    ) -> Array:
+        """Return raw quantiles [B, ..., H, levels] from outputs of the encoder [B, ..., D]."""
+        if self._fast is not None and rules.size < SMALL:
+            scaled = self._fast.quantiles(outputs, rules, features)
+        else:
+            like = next(self.model.parameters())
+            given = (torch.from_numpy(x).to(like) for x in (outputs, rules, features))
+            with torch.no_grad():
+                scaled = self.model.quantiles(*given).double().cpu().numpy()
+        for number, state in enumerate(states):
+            if state.rule is not None:
+                move = now[number, ..., MOVE] / now[number, ..., SCALE]
+                scaled[number] = rule_quantiles(
+                    rules[number], state.rule, move, steps[number], self.model
+                )
+        return now[..., None, VALUE, None] + now[..., None, SCALE, None] * scaled
+
+    def next_times(self, states: Sequence[SeriesState], horizon: int) -> list[Times]:
+        """Return the next times of each series."""
+        return [state.next_times(horizon) for state in states]
 
     def forecast(
-        self, states: Sequence[SeriesState], horizon: int
-    ) -> tuple[list[Times], NDArray[np.float64]]:
-        """Return the next times of each series and their scaled forecasts [series, horizon]."""
-        times = [state.next_times(horizon) for state in states]
-        calendar = self._calendar(times)
-        result: list[Tensor] = [torch.empty(0)] * len(states)
-        with torch.no_grad():
-            starts = [self._start_of(state) for state in states]
-            for rows, batch in stack_alike([to_named(start) for start in starts]):
-                together = from_named(starts[rows[0]], batch)
-                ahead = None if calendar is None else calendar[rows]
-                y = roll_out(self.model, together, horizon, calendar=ahead)
-                for row, forecast in zip(rows, y, strict=True):
-                    result[row] = forecast
-        scaled: NDArray[np.float64] = torch.stack(result).squeeze(-1).double().cpu().numpy()
-        return times, scaled
+        self, states: Sequence[SeriesState], times: Sequence[Times], futr: Sequence[Known]
+    ) -> Array:
+        """Return quantiles [series, horizon, levels] at the next times.
 
-    def restore(self, state: SeriesState, tensors: Sequence[Named]) -> SeriesState:
-        """Restore the tensors of a state from the result of `SeriesState.tensors`."""
-        if self.window is not None:
-            return replace(state, window=tensors[0])
-        like = next(self.model.parameters())
-        shape = (1, 1, len(self.fields))
-        calendar = torch.ones(shape, dtype=torch.int64, device=like.device) if self.fields else None
-        example = self._read(like.new_zeros(1, 1, 1), calendar, None)
-        return replace(state, states=tuple(from_named(example, named) for named in tensors))
+        `futr` [horizon, F] holds the encoded known-future covariates of each series.
+        """
+        horizon, blocks, now = len(times[0]), list[Array](), list(states)
+        for start in range(0, horizon, self.horizon):
+            part = slice(start, start + self.horizon)
+            new = [
+                NewRows(t[part], np.empty(0), x[part], np.empty(0, np.float32))
+                for t, x in zip(times, futr, strict=True)
+            ]
+            block = self._block(now, new)
+            if blocks:  # uncertainty of the start of the block adds to that within it
+                half = self.calibration.levels.index(0.5)
+                apart, earlier = (q - q[..., half : half + 1] for q in (block, blocks[-1][:, -1:]))
+                block = block - apart + np.sign(apart) * np.hypot(apart, earlier)
+            blocks.append(block)
+            if start + self.horizon < horizon:
+                now = self._continued(now, new, block)
+        lower = np.array([state.lower for state in states])[:, None, None]
+        return self.calibration.bound(np.concatenate(blocks, 1), lower)
 
-    def _start_of(self, state: SeriesState) -> ForecasterState:
-        """Return the decoding state that a forecast starts from."""
-        if self.window is None:
-            return state.states[0]
-        return read(self.model, state.window["x"], calendar=state.window.get("calendar"))
+    def _block(self, states: Sequence[SeriesState], new: Sequence[NewRows]) -> Array:
+        """Return the calibrated quantiles of up to `self.horizon` steps."""
+        known = self._known(states, new)
+        flat, first, at = _flatten([state.track.rows for state in states], 1)
+        at, first = at[:, 0], first[:, 0]
+        steps = np.arange(1, known.shape[1] + 1)
+        rules, features = look_ahead(flat, at, first, steps, self.seasons)
+        features = np.broadcast_to(features, (*rules.shape[:-1], features.shape[-1]))
+        features = np.concatenate([features, known], -1)
+        outputs = np.stack([state.outputs[-1] for state in states])
+        steps = np.broadcast_to(steps, rules.shape[:-1])
+        raw = self._quantiles(outputs, rules, features, flat[at], steps, states)
+        if not self.covariates.futr_width:
+            for state, own in zip(states, raw, strict=True):
+                state.__dict__["_raw"] = own  # for the comparison with the next value
+        return self.calibration.apply(np.stack([state.factors for state in states]), raw)
 
-    def _read_states(
-        self, before: SeriesState, x: Tensor, calendar: Tensor | None
-    ) -> tuple[ForecasterState, ...]:
-        known = dict(zip(self._state_starts(before.count), before.states, strict=False))
-        starts = self._state_starts(before.count + x.shape[1])
-        after = {}
-        for start in dict.fromkeys(starts):
-            skipped = max(start - before.count, 0)
-            times = None if calendar is None else calendar[:, skipped:]
-            after[start] = self._read(x[:, skipped:], times, known.get(start))
-        return tuple(after[start] for start in starts)
+    def _continued(
+        self, states: Sequence[SeriesState], new: Sequence[NewRows], block: Array
+    ) -> list[SeriesState]:
+        """Return the states after the medians of a block, as if they were observed."""
+        half = self.calibration.levels.index(0.5)
+        medians = [
+            rows._replace(y=q[:, half], hist=np.repeat(state.hist[None], len(q), 0))
+            for state, rows, q in zip(states, new, block, strict=True)
+        ]
+        after = [state for state, _ in self._advance_all(states, medians)]
+        return [replace(a, factors=s.factors) for a, s in zip(after, states, strict=True)]
 
-    def _state_starts(self, count: int) -> tuple[int, ...]:
-        """Return the positions at which the states in use after `count` values started."""
-        if self.context is None:
-            return (0,)
-        half = -(-self.context // 2)
-        young = (count - 1) // half * half
-        return max(young - half, 0), young
+    def _known(self, states: Sequence[SeriesState], new: Sequence[NewRows]) -> Known:
+        """Return what is known in advance about equally many rows of series: [B, n, columns]."""
+        parts = [np.stack([rows.futr for rows in new])] if self.covariates.futr_width else []
+        if self.fields or not parts:
+            firsts = [rows.ds[0] for rows in new]
+            found = {first: rows.ds for first, rows in zip(firsts, new, strict=True)}
+            columns = {first: self._calendar(first, times) for first, times in found.items()}
+            parts.insert(0, np.stack([columns[first] for first in firsts]))
+        if len(states[0].stat):
+            static = np.stack([state.stat for state in states])
+            parts.append(np.repeat(static[:, None], parts[0].shape[1], 1))
+        return np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
 
-    @torch.no_grad()
-    def _read(
-        self, x: Tensor, calendar: Tensor | None, state: ForecasterState | None
-    ) -> ForecasterState:
-        """Read x [1, n, 1] in chunks."""
-        for start in range(0, x.shape[1], CHUNK):
-            chunk = slice(start, start + CHUNK)
-            times = None if calendar is None else calendar[:, chunk]
-            state = read(self.model, x[:, chunk], calendar=times, before=state)
-        assert state is not None
-        return state
-
-    def _calendar(self, times: Sequence[Times]) -> Tensor | None:
-        """Return the calendar fields [series, n, F] at n times of each series."""
-        if not self.fields:
-            return None
-        device = next(self.model.parameters()).device
-        read = [calendar_fields(wall(each).to_numpy(), self.fields) for each in times]
-        return torch.stack(read).to(device)
-
-
-def to_named(state: ForecasterState) -> Named:
-    """Return the tensors of a decoding state by name."""
-    named = {f"state.{name}": getattr(state, name) for name in OWN}
-    for number, layer in enumerate(state.encoder.layers):
-        named |= {f"{number}.{name}": x for name, x in parts(layer).items()}
-    return named
+    def _calendar(self, first: Time, times: Times) -> Known:
+        """Return calendar columns; those of the last forecast are remembered for the next row."""
+        start, last = self.__dict__.get("_last_calendar", (None, None))
+        if start != first or len(last) < len(times):
+            last = calendar_columns(times, self.fields)
+            self.__dict__["_last_calendar"] = first, last
+        return last[: len(times)]
 
 
-def from_named(example: ForecasterState, named: Named) -> ForecasterState:
-    """Return a decoding state with the structure of `example` and these tensors."""
+@lru_cache(maxsize=1024)  # many series end at the same time
+def _next_times(freq: Freq, time: Time, zone: Any, count: int) -> Times:
+    """Return the next times; `zone` is that of `time`, as equal times may have different zones."""
+    return times_after(freq, time, count)
+
+
+def _flatten(rows: Sequence[Rows], count: int) -> tuple[Rows, Any, Any]:
+    """Return the rows of several series one after the other, and [series, count] positions.
+
+    The positions are those of the first row of the series, and of its last `count` rows.
+    """
+    if len(rows) == 1:  # as in a stream
+        at = np.arange(len(rows[0]) - count, len(rows[0]))[None]
+        return rows[0], np.zeros_like(at), at
+    ends = np.cumsum([len(each) for each in rows])
+    firsts = ends - [len(each) for each in rows]
+    at = ends[:, None] + np.arange(-count, 0)
+    return np.concatenate(rows), np.broadcast_to(firsts[:, None], at.shape), at
+
+
+# ---- states of encoders ----
+
+
+def to_arrays(encoder: EncoderState) -> Arrays:
+    """Return the tensors of a state as arrays by layer and name."""
+    return {
+        f"{number}.{name}": x.cpu().numpy()
+        for number, layer in enumerate(encoder.layers)
+        for name, x in parts(layer).items()
+    }
+
+
+def from_arrays(example: EncoderState, arrays: Arrays, like: Tensor) -> EncoderState:
+    """Return a state with the structure of `example` and these arrays."""
     layers = []
-    for number, layer in enumerate(example.encoder.layers):
-        own = {n.partition(".")[2]: x for n, x in named.items() if n.startswith(f"{number}.")}
-        layers.append(rebuilt(layer, own))
-    return ForecasterState(
-        EncoderState(tuple(layers)), **{name: named[f"state.{name}"] for name in OWN}
-    )
+    for number, layer in enumerate(example.layers):
+        start = f"{number}."
+        own = {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
+        layers.append(rebuilt(layer, {n: torch.from_numpy(x).to(like) for n, x in own.items()}))
+    return EncoderState(tuple(layers))
 
 
-def stack_alike(items: Sequence[Named]) -> Iterable[tuple[list[int], Named]]:
-    """Yield the indices of items with equal names and shapes, and their tensors as a batch."""
-
-    def shapes(number: int) -> list[tuple[str, tuple[int, ...]]]:
-        return [(name, tuple(x.shape)) for name, x in items[number].items()]
-
-    for _, group in groupby(sorted(range(len(items)), key=shapes), key=shapes):
-        rows = list(group)
-        yield rows, {name: torch.cat([items[i][name] for i in rows]) for name in items[rows[0]]}
+def _stack(states: Sequence[Arrays]) -> Arrays:
+    """Return states of equal shapes as one batch."""
+    if len(states) == 1:
+        return states[0]
+    return {name: np.concatenate([state[name] for state in states]) for name in states[0]}

@@ -1,4 +1,4 @@
-"""Scale series by mean and standard deviation, and fill missing values."""
+"""Scale series by mean and standard deviation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,19 +41,3 @@ class Scaler:
         mean, std = np.expand_dims(self.mean, -1), np.expand_dims(self.std, -1)
         scaled: NDArray[np.float64] = (values.astype(np.float64) - mean) / std
         return scaled.clip(-self.limit, self.limit)
-
-    def inverse_transform(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        original: NDArray[np.float64] = values * np.expand_dims(self.std, -1)
-        return original + np.expand_dims(self.mean, -1)
-
-
-def forward_fill(values: NDArray[np.float64], before: float) -> NDArray[np.float64]:
-    """Replace missing values by the last known value, and by `before` at the start.
-
-    >>> forward_fill(np.array([np.nan, 2.0, np.nan, 4.0]), before=1.0).tolist()
-    [1.0, 2.0, 2.0, 4.0]
-    """
-    full = np.concatenate([[before], values])
-    known = np.where(np.isnan(full), 0, np.arange(len(full)))
-    filled: NDArray[np.float64] = full[np.maximum.accumulate(known)][1:]
-    return filled

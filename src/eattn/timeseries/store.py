@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eattn._io import replace_directory, replace_file
-from eattn.models import Forecaster, SequenceClassifier
+from eattn.models import SequenceClassifier
 from eattn.timeseries.arrays import LIMIT
 from eattn.timeseries.scaling import Scaler
 from eattn.train import isolated
 
-FORMAT = 2  # format 1 also stored the last values of each series, which its state holds already
+FORMAT = 3  # format 3 has other forecasters
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 STATES = "eattn_states"  # metadata of a file of states
 Folder = str | os.PathLike[str]
 # Attributes of a forecaster that are saved as JSON.
 FITTED = ("design_", "seed_", "levels_", "columns_", "names_")
+# Parts of the state of a series.
+TRACK = ("steps", "known", "first", "spikes", "held")
+ARRAYS = ("outputs", "factors", "futr", "hist", "stat")
 
 
 class ModelError(ValueError):
@@ -219,18 +223,24 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
 def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
     """Save the weights and the state of each series, without the history."""
     params = _saved_params(fitted)
-    if params["quantiles"] is not None:
-        params["quantiles"] = [float(q) for q in params["quantiles"]]
+    for name, value in params.items():
+        if isinstance(value, Iterable) and not isinstance(value, str):
+            params[name] = [plain(each) for each in value]
     predictor = fitted.predictor_
     saved, tensors = _pack_states(list(fitted.states_.values()))
     config = {
         "params": params,
         "fitted": {name: getattr(fitted, name, None) for name in FITTED},
-        "reader": {name: getattr(predictor, name) for name in ("fields", "window", "context")},
+        "fields": predictor.fields,
+        "seasons": predictor.seasons,
+        "covariates": predictor.covariates.to_dict(),
+        "candidates": [asdict(c) | {"factors": c.factors.tolist()} for c in fitted.candidates_],
+        "chosen": list(fitted.chosen_.items()),
         "id_dtype": str(fitted.id_dtype_),
-        "offsets": fitted.offsets_.tolist(),
         "tracks": saved,
     }
+    names = [candidate.name for candidate in fitted.candidates_]
+    tensors["losses"] = torch.from_numpy(fitted.fit_report_[names].to_numpy())
     save(folder, FORECASTER, config, _model_tensors(fitted) | tensors, force=force)
 
 
@@ -238,25 +248,42 @@ def load_forecaster(cls: Any, folder: Folder, *, dtype: str | None = None) -> An
     """Load a forecaster to its device, or to the CPU if that is not available."""
     import pandas as pd
 
+    from eattn.models import QuantileForecaster
+    from eattn.timeseries.calibration import Calibration
+    from eattn.timeseries.choice import Candidate, fit_report
+    from eattn.timeseries.covariates import Covariates
     from eattn.timeseries.predictor import Predictor
 
     config, tensors = load(folder, FORECASTER)
+    if "candidates" not in config:
+        raise ModelError(f"{folder} was saved by eattn 0.1, whose forecasters differ: fit again")
     with _model_errors(folder, FORECASTER):
         fitted = cls(**config["params"])
         if dtype is not None:
             fitted.dtype = dtype
         for name, value in config["fitted"].items():
             setattr(fitted, name, value)
+        fitted.levels_ = tuple(fitted.levels_)
         fitted.id_dtype_ = pd.api.types.pandas_dtype(config["id_dtype"])
-        offsets = np.array(config["offsets"], dtype=np.float64)
-        fitted.offsets_ = offsets.reshape(len(config["offsets"]), offsets.shape[-1] or 1)
         fitted.history_ = fitted.series_ = None
-        model = _load_model(Forecaster, fitted.design_, tensors)
+        model = _load_model(QuantileForecaster, fitted.design_, tensors)
         fitted.model_ = model.to(_usable_device(fitted.device), getattr(torch, fitted.dtype))
-        saved = config["reader"]
-        predictor = Predictor(model, tuple(saved["fields"]), saved["window"], saved["context"])
-        fitted.predictor_ = predictor
-        fitted.states_ = _unpack_states(predictor, config["tracks"], tensors)
+        fitted.candidates_ = tuple(
+            Candidate(each["name"], each["rule"], np.array(each["factors"]))
+            for each in config["candidates"]
+        )
+        fitted.chosen_ = dict(config["chosen"])
+        fitted.fit_report_ = fit_report(
+            fitted.chosen_, fitted.candidates_, tensors["losses"].numpy()
+        )
+        fitted.predictor_ = Predictor(
+            model,
+            tuple(config["fields"]),
+            tuple(config["seasons"]),
+            Calibration(model.levels, fitted.horizon),
+            Covariates.from_dict(config["covariates"]),
+        )
+        fitted.states_ = _unpack_states(config["tracks"], tensors)
         return fitted
 
 
@@ -280,7 +307,7 @@ def load_states(fitted: Any, file: Folder) -> None:
         raise ModelError(f"{file} does not hold the states of series: {reason}") from error
     if content["model"] != _checksum_of(fitted):
         raise ModelError(f"{file} holds states of another model; choose another file")
-    fitted.states_ = _unpack_states(fitted.predictor_, content["tracks"], tensors)
+    fitted.states_ = _unpack_states(content["tracks"], tensors)
 
 
 def _checksum_of(fitted: Any) -> str:
@@ -293,70 +320,74 @@ def _model_tensors(fitted: Any) -> dict[str, Tensor]:
 
 
 def _pack_states(states: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return the states of series as JSON and tensors."""
-    from eattn.timeseries.predictor import stack_alike
-
-    saved = []
-    for state in states:
+    """Return the states of series as JSON and tensors; those of equal shapes as a batch."""
+    saved, alike = [], dict[Any, list[tuple[int, dict[str, Any]]]]()
+    for number, state in enumerate(states):
         dated = not isinstance(state.freq, int)
         saved.append(
             {
                 "name": state.unique_id,
                 "freq": state.freq,
-                "mean": float(state.scaler.mean),
-                "std": float(state.scaler.std),
                 "time": state.ds.isoformat() if dated else int(state.ds),
                 "zone": str(state.ds.tz) if dated and state.ds.tz else None,
-                "value": state.y,
-                "count": state.count,
+                "track": {name: getattr(state.track, name) for name in TRACK},
+                "rule": state.rule,
+                "lower": state.lower if np.isfinite(state.lower) else None,
+                "surprise": list(state.surprise),
             }
         )
-    kept = [state.tensors() for state in states]
-    slots = [(number, slot) for number, named in enumerate(kept) for slot in range(len(named))]
+        arrays = {name: getattr(state, name) for name in ARRAYS} | {"rows": state.track.rows}
+        arrays |= {f"encoder.{name}": x[0] for name, x in state.encoder.items()}
+        shapes = tuple((name, x.shape) for name, x in arrays.items())
+        alike.setdefault(shapes, []).append((number, arrays))
     tensors = {}
-    for group, (rows, batch) in enumerate(stack_alike([x for named in kept for x in named])):
-        tensors[f"memory.{group}.places"] = torch.tensor([slots[row] for row in rows])
-        tensors |= {f"memory.{group}.{name}": x for name, x in batch.items()}
+    for group, members in enumerate(alike.values()):
+        start = f"memory.{group}."
+        tensors[f"{start}places"] = torch.tensor([number for number, _ in members])
+        for name in members[0][1]:
+            together = np.stack([arrays[name] for _, arrays in members])
+            tensors[start + name] = torch.from_numpy(together)
     return saved, tensors
 
 
-def _unpack_states(
-    predictor: Any, saved: Sequence[dict[str, Any]], tensors: dict[str, Tensor]
-) -> dict[Any, Any]:
+def _unpack_states(saved: Sequence[dict[str, Any]], tensors: dict[str, Tensor]) -> dict[Any, Any]:
     """Return the states of series by unique_id: the inverse of `_pack_states`."""
     import pandas as pd
 
+    from eattn.timeseries.anomalies import Surprise
     from eattn.timeseries.predictor import SeriesState
-    from eattn.timeseries.windows import LIMIT
+    from eattn.timeseries.tracking import Track
 
-    kept = _split_slots(tensors, like=next(predictor.model.parameters()))
+    arrays: dict[int, dict[str, Any]] = {}
+    for group in (name.split(".")[1] for name in tensors if name.endswith(".places")):
+        start = f"memory.{group}."
+        named = {
+            n.removeprefix(start): x.numpy() for n, x in tensors.items() if n.startswith(start)
+        }
+        for row, number in enumerate(named.pop("places")):
+            arrays[int(number)] = {name: x[row].copy() for name, x in named.items()}
     states = {}
     for number, each in enumerate(saved):
         time = each["time"]
         if not isinstance(each["freq"], int):
             time = pd.Timestamp(time)
             time = time.tz_convert(each["zone"]) if each.get("zone") else time
-        scaler = Scaler(each["mean"], each["std"], LIMIT)
-        state = SeriesState(each["name"], each["freq"], scaler, time, each["value"], each["count"])
-        states[state.unique_id] = predictor.restore(state, kept[number])
+        own = arrays[number]
+        prefix = "encoder."
+        states[each["name"]] = SeriesState(
+            each["name"],
+            each["freq"],
+            ds=time,
+            track=Track(own["rows"], **each["track"]),
+            encoder={
+                n.removeprefix(prefix): x[None] for n, x in own.items() if n.startswith(prefix)
+            },
+            **{name: own[name] for name in ARRAYS},
+            rule=each["rule"],
+            lower=-np.inf if each["lower"] is None else each["lower"],
+            surprise=Surprise(*each["surprise"]),
+        )
     return states
-
-
-def _split_slots(tensors: dict[str, Tensor], *, like: Tensor) -> dict[int, list[dict[str, Tensor]]]:
-    """Return the named tensors of each series by its index: the inverse of `stack_alike`."""
-    found: dict[tuple[int, int], dict[str, Tensor]] = {}
-    for group in (name.split(".")[1] for name in tensors if name.endswith(".places")):
-        start = f"memory.{group}."
-        named = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
-        slots = named.pop("places").tolist()
-        for name, x in named.items():
-            named[name] = x.to(like) if x.is_floating_point() else x.to(like.device)
-        for row, (number, slot) in enumerate(slots):
-            found[number, slot] = {name: x[row : row + 1] for name, x in named.items()}
-    kept: dict[int, list[dict[str, Tensor]]] = {}
-    for number, slot in sorted(found):
-        kept.setdefault(number, []).append(found[number, slot])
-    return kept
 
 
 @contextmanager

@@ -7,15 +7,18 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
 
 from eattn.data.parse_numbers import MISSING, choose_marks, parse_numbers
 from eattn.data.parse_times import ISO, parse_times
 from eattn.data.read_csv import find_separator
-from eattn.timeseries.forecaster import EAForecaster
-from eattn.timeseries.inputs import ID, TIME, VALUE, check_series
+from eattn.timeseries.covariates import TRUTH, Encoder, Numbers
+from eattn.timeseries.forecaster import SCORE, EAForecaster
+from eattn.timeseries.inputs import ID, MAX_VALUE, TIME, VALUE, RawValues, TimeSeries
 from eattn.timeseries.predictor import SeriesState
 from eattn.timeseries.store import plain
 
@@ -40,17 +43,26 @@ def stream(
     horizon: int | None,
     form: str,
     rows: RowFormat | None = None,
+    anomalies: bool = False,
     skip: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
     """Read CSV rows `ds,y` or `unique_id,ds,y` and yield the forecast after each row.
 
-    The first line may name the columns in another order; unknown columns are ignored with a
-    warning. A forecast is a JSON object, or CSV rows `unique_id,cutoff,ds,EAForecaster` below a
-    header; `cutoff` is the time of the row, and `ds` are the times of the forecast. An invalid row
-    raises, or is passed to `skip` as a message.
+    The first line may name the columns in another order, and must do so if the forecaster has
+    covariates; unknown columns are ignored with a warning. A forecast is a JSON object, or CSV rows
+    `unique_id,cutoff,ds,EAForecaster` below a header; `cutoff` is the time of the row, and `ds` are
+    the times of the forecast. With `anomalies`, the answer is instead `unique_id,ds,y,score`. An
+    invalid row raises, or is passed to `skip` as a message.
     """
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
+    if forecaster.futr_exog_list and not anomalies:
+        raise ValueError(
+            "a stream has no future values of"
+            f" {', '.join(forecaster.futr_exog_list)}: use predict, or --anomalies"
+        )
+    if anomalies and horizon is not None:
+        raise ValueError("horizon cannot be combined with anomalies: there is no forecast")
     horizon = forecaster.horizon if horizon is None else horizon
     given = getattr(forecaster, "columns_", None) or {}
     reader = _RowReader(forecaster, rows or RowFormat(), given)
@@ -61,24 +73,33 @@ def stream(
         try:
             if not reader.columns and reader.read_header(line):
                 continue
-            state = reader.read(line)
+            read, score = reader.read(line)
         except (ValueError, csv.Error) as error:
             message = f"line {number}: {error}"
             if skip is None or not reader.columns:
                 raise ValueError(message) from None
             skip(message)
             continue
-        table = forecaster._table([state], horizon)
-        if form == "json":
+        state = forecaster.states_[read.unique_id]
+        if anomalies:
+            y = float(read.y[-1])
+            own: dict[str, Any] = {TIME: plain(state.ds), VALUE: None if y != y else y}
+            answer, columns = {ID: state.unique_id} | own | {SCORE: score}, {}
+        else:
+            [times] = forecaster.predictor_.next_times([state], horizon)
+            futr = forecaster.predictor_.covariates.encode_future(None, {None: times})
+            found = forecaster._forecasts([state], [times], list(futr.values()))
             answer = {ID: state.unique_id, "cutoff": plain(state.ds)}
-            answer |= {name: table[name].tolist() for name in table.columns[1:]}
-            yield json.dumps(answer, ensure_ascii=False, default=str)  # str() of timestamps
+            columns = {TIME: times.tolist()} | {name: x[0].tolist() for name, x in found.items()}
+        if form == "json":
+            # str() of timestamps
+            yield json.dumps(answer | columns, ensure_ascii=False, default=str)
             continue
-        table.insert(1, "cutoff", [state.ds] * len(table))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([table.columns] if header else [])
-        writer.writerows(table.itertuples(index=False))
+        writer.writerows([[*answer, *columns]] if header else [])
+        table = zip(*columns.values(), strict=True) if columns else [()]
+        writer.writerows([*answer.values(), *row] for row in table)
         yield text.getvalue().removesuffix("\n")
         header = False
 
@@ -89,12 +110,14 @@ class _RowReader:
     def __init__(self, forecaster: EAForecaster, rows: RowFormat, given: Mapping[str, Any]) -> None:
         self.forecaster, self.rows = forecaster, rows
         self.names = {str(name): name for name in forecaster.states_}
-        known = forecaster._columns(None, None, None).names()
+        known = forecaster._columns().names()
         self.aliases = dict(zip(known, (ID, TIME, VALUE), strict=True))
         self.aliases |= {given[name]: name for name in (ID, TIME, VALUE) if given.get(name)}
         self.like: Mapping[str, str] = given.get("format") or {}
         self.sep = rows.sep
         self.columns: list[str] = []
+        covariates = forecaster.predictor_.covariates
+        self.exog = {each.name: each for each in (*covariates.futr, *covariates.hist)}
 
     def read_header(self, line: str) -> bool:
         """Set the separator and the columns; return whether the first line names the columns."""
@@ -105,7 +128,10 @@ class _RowReader:
         names = [self.aliases.get(cell, cell) for cell in cells]
         if TIME in names and VALUE in names:
             self.columns = names
-            if unused := [name for name in names if name not in (ID, TIME, VALUE)]:
+            if lacking := [name for name in self.exog if name not in names]:
+                raise ValueError(f"the header {', '.join(cells)} lacks the column {lacking[0]!r}")
+            known = (ID, TIME, VALUE, *self.exog, *(self.forecaster.stat_exog_list or ()))
+            if unused := [name for name in names if name not in known]:
                 warnings.warn(f"columns that are not used: {', '.join(unused)}", stacklevel=3)
             return True
         if TIME in names or VALUE in names:
@@ -115,37 +141,52 @@ class _RowReader:
                 f"the header {', '.join(cells)} names {have} but not {lack}; name the column"
                 f" {alias!r}"
             )
+        if self.exog:
+            raise ValueError(f"a header must name the columns, among them {', '.join(self.exog)}")
         if len(cells) not in (2, 3):
             raise ValueError(f"rows must be ds,y or unique_id,ds,y, got {len(cells)} cells")
         self.columns = [ID, TIME, VALUE][-len(cells) :]
         return False
 
-    def read(self, line: str) -> SeriesState:
-        """Update the state of a series with a row, and return the state."""
+    def read(self, line: str) -> tuple[TimeSeries, float]:
+        """Update the state of a series with a row; return the row and its anomaly score."""
         cells = self._cells(line)
         if len(cells) != len(self.columns):
             raise ValueError(f"expected {len(self.columns)} cells, got {len(cells)}")
         row = dict(zip(self.columns, cells, strict=True))
         state = self.forecaster._state(self.names.get(row.get(ID, ""), row.get(ID)))
-        time = self._time(row[TIME], state)
-        new = check_series(state.unique_id, time, self._value(row[VALUE]))
-        [after] = self.forecaster._update([new])
-        return after
+        time, value = self._time(row[TIME], state), self._number(VALUE, row[VALUE])
+        exog = {name: self._covariate(encoder, row[name]) for name, encoder in self.exog.items()}
+        new = TimeSeries(state.unique_id, time, np.array([value]), exog=exog)
+        [(read, scores)] = self.forecaster._update([new])
+        return read, scores[-1]
 
     def _cells(self, line: str) -> list[str]:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=self.sep or ","))]
 
-    def _value(self, text: str) -> "pd.Series[Any]":
+    def _covariate(self, encoder: Encoder, text: str) -> RawValues:
+        """Return the cell of a covariate as an array of one value."""
+        if isinstance(encoder, Numbers) and text.lower() not in TRUTH:
+            return np.array([self._number(encoder.name, text)])
+        return np.array([None if text.lower() in EMPTY else text], dtype=object)
+
+    def _number(self, name: str, text: str) -> float:
+        """Return the number in a cell, or NaN if it is missing."""
         if text.lower() in EMPTY:
-            return pd.Series([float("nan")])
-        cell, rows = pd.Series([text]), self.rows
+            return float("nan")
+        number = self._parse(text)
+        if not abs(number) <= MAX_VALUE:
+            raise ValueError(f"{name} must be a finite number, got {text!r}")
+        return number
+
+    def _parse(self, text: str) -> float:
+        rows = self.rows
         if (rows.decimal or self.like.get("decimal", ".")) == "." and rows.thousands != ".":
             with contextlib.suppress(ValueError):  # a number with signs or separators
-                float(text)
-                return cell
+                return float(text)
+        cell = pd.Series([text])
         marks = choose_marks([cell], rows.decimal, rows.thousands, self.like.get("decimal"))
-        numbers = parse_numbers(cell, marks)
-        return numbers if numbers.notna().all() else cell
+        return float(parse_numbers(cell, marks).iloc[0])
 
     def _time(self, text: str, state: SeriesState) -> Any:
         def fail(row: int, problem: str, hint: str = "") -> NoReturn:
@@ -158,10 +199,11 @@ class _RowReader:
                 fail(0, "must be an integer")
         style = self.rows.date_format
         if style is None:
-            try:
+            with contextlib.suppress(ValueError):  # another format than ISO 8601
+                if (found := datetime.fromisoformat(text)).tzinfo is None:
+                    return pd.DatetimeIndex(np.array([found], "M8[ns]"))
+            with contextlib.suppress(ValueError):
                 return pd.DatetimeIndex([pd.to_datetime(text, format=ISO)]).as_unit("ns")
-            except ValueError:  # another format than ISO 8601
-                pass
         like = self.like.get("date_format")
         times, _ = parse_times(pd.Series([text]), fail, date_format=style, like=like)
         if times.dtype.kind != "M":

@@ -11,17 +11,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eattn.models import Forecaster, SequenceClassifier
+from eattn._checks import check_size
+from eattn.models import QuantileForecaster, SequenceClassifier
 from eattn.timeseries.arrays import pad, validation_samples
-from eattn.timeseries.predictor import read, roll_out
-from eattn.timeseries.windows import WindowBatch, WindowDataset
+from eattn.timeseries.windows import ForecastWindows, TrainingWindows, WindowBatch
 from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isolated, move, train
 
 CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # minimum, unless `epochs` is set
-FORECASTER_STEPS = 500  # unless `epochs` is set
-EVALUATE_EVERY = 25  # steps between evaluations, unless `epochs` is set
+EPOCHS, STEPS = 20, (200, 1000)  # of a forecaster: at least and at most so many steps
+EVALUATIONS = 20  # of a forecaster
 VALIDATION_WINDOWS = 256  # windows per evaluation
-CALIBRATION_WINDOWS = 2048  # windows that quantiles are computed from
+DIRECT_STEPS, DIRECT_LR = 150, 0.02
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of trained weights that are tried
 BATCH_SIZE = 64  # batch size of evaluation and prediction
 
 
@@ -131,93 +132,127 @@ def _collate(samples: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor
 # ---- forecaster ----
 
 
-def forecaster_config(params: Mapping[str, Any]) -> TrainConfig:
-    """Return the training configuration."""
-    length: dict[str, Any] = dict(epochs=params["epochs"])
-    if params["epochs"] is None:
-        length |= dict(max_steps=FORECASTER_STEPS, evaluate_every=EVALUATE_EVERY)
+def forecaster_config(params: Mapping[str, Any], windows: int, seed: int) -> TrainConfig:
+    """Return the training configuration for this number of windows."""
+    epochs, batch_size = params["epochs"], check_size("batch_size", params["batch_size"])
+    if epochs is not None:
+        check_size("epochs", epochs)
+    per_epoch = -(-windows // batch_size)
+    steps = int(np.clip(EPOCHS * per_epoch, *STEPS)) if epochs is None else epochs * per_epoch
+    length: dict[str, Any] = dict(max_steps=steps, evaluate_every=max(steps // EVALUATIONS, 1))
     names = ("batch_size", "lr", "weight_decay", "patience", "device", "checkpoint")
     return TrainConfig(
         **{name: params[name] for name in names},
+        epochs=None,
         **length,
+        betas=(0.9, 0.99),
         schedule="cosine",
         warmup=0.1,
         precision="float32",
-        seed=seed_of(params["random_state"]),
+        seed=seed,
     )
-
-
-def forecaster_design(params: Mapping[str, Any], dataset: WindowDataset) -> dict[str, Any]:
-    """Return the arguments of `Forecaster`."""
-    names = ("mixer", "dim", "depth", "heads", "dropout")
-    longest = dataset.window + dataset.horizon
-    return {name: params[name] for name in names} | {
-        "channels": min(params["lags"], dataset.window),
-        "calendar": list(dataset.fields) or None,
-        "residual": True,
-        "max_len": longest if params["mixer"] == "aft" else None,
-    }
 
 
 def train_forecaster(
-    dataset: WindowDataset, design: Mapping[str, Any], config: TrainConfig, *, progress: bool
-) -> tuple[Forecaster, History]:
-    """Train a `Forecaster(**design)` and keep the best weights on the validation windows."""
-    windows, validation = dataset.train(config.seed), dataset.validation(VALIDATION_WINDOWS)
-    horizon = dataset.horizon
-    if not len(windows):
-        raise ValueError(
-            f"the longest series has {max(dataset.lengths)} values, but training with"
-            f" horizon={horizon} needs at least {dataset.min_past + horizon} known values"
-        )
+    windows: TrainingWindows,
+    validation: ForecastWindows,
+    design: Mapping[str, Any],
+    config: TrainConfig,
+    *,
+    progress: bool,
+) -> tuple[QuantileForecaster, History]:
+    """Train a `QuantileForecaster(**design)`; the best weights on the validation windows are kept.
+
+    First only the direct path is trained: a constant mixture of simple forecasts, for which short
+    series suffice. Both paths are then scaled down as far as that is better on the validation
+    windows, down to the seasonal naive forecast.
+    """
     with isolated(config.seed):
-        model = Forecaster(**design)
-
-    def evaluate(model: Any) -> dict[str, float]:
-        return {"val_mae": float(np.nanmean(np.abs(forecast_errors(model, validation))))}
-
-    task = Task(
-        windows,
-        lambda model, batch: rollout_loss(model, batch, horizon),
-        data=_digest(dataset.columns.values()),
-    )
-    if len(validation):
-        task = replace(task, evaluate=evaluate, metric="val_mae", better="lower")
+        model = QuantileForecaster(**design)
+    chosen = validation.some(VALIDATION_WINDOWS)
+    train_direct(model, windows, config)
+    before = _shrink(model, model.direct.weight, chosen)
+    direct = {name: x.clone() for name, x in model.state_dict().items()}
+    task = Task(windows, window_loss, data=_digest([torch.from_numpy(windows.table.values)]))
+    if len(chosen):
+        task = replace(
+            task,
+            evaluate=lambda model: {"val_loss": _mean_loss(model, chosen)},
+            metric="val_loss",
+            better="lower",
+        )
     else:
         config = replace(config, patience=None)
-    return model, train(model, task, config, progress=progress)
-
-
-def forecast_windows(model: Forecaster, batch: WindowBatch, horizon: int) -> Tensor:
-    """Forecast the last `horizon` values of each window from the ones before: [B, horizon, 1]."""
-    past = {name: column[:, :-horizon] for name, column in batch.items()}
-    state = read(model, past["x"], calendar=past.get("calendar"), key_mask=past.get("valid"))
-    ahead = batch["calendar"][:, -horizon:] if "calendar" in batch else None
-    return roll_out(model, state, horizon, calendar=ahead)
-
-
-def rollout_loss(model: nn.Module, batch: WindowBatch, horizon: int) -> tuple[Tensor, float]:
-    """Return the mean absolute error over the known target values, and their number.
-
-    The model is rolled out through its own forecasts and so learns to correct its errors.
-    """
-    assert isinstance(model, Forecaster)
-    error = (forecast_windows(model, batch, horizon) - batch["x"][:, -horizon:]).abs()
-    known = batch["known"][:, -horizon:].unsqueeze(-1).expand_as(error)
-    count = known.sum()
-    return torch.where(known, error, 0.0).sum() / count.clamp(min=1), float(count)
+    history = train(model, task, config, progress=progress)
+    if _shrink(model, model.head.weight, chosen) > before:
+        model.load_state_dict(direct)
+    return model, history
 
 
 @torch.no_grad()
-def forecast_errors(model: Forecaster, windows: WindowDataset) -> NDArray[np.float64]:
-    """Return value - forecast [windows, horizon] in scaled units, NaN where a value is missing."""
-    device, horizon = next(model.parameters()).device, windows.horizon
-    found = [torch.empty(0, horizon)]
-    for start in range(0, len(windows), BATCH_SIZE):
-        indices = range(start, min(start + BATCH_SIZE, len(windows)))
-        batch = move(windows.collate(list(indices)), device)
-        error = batch["x"][:, -horizon:] - forecast_windows(model, batch, horizon)
-        known = batch["known"][:, -horizon:]
-        found.append(error.squeeze(-1).masked_fill(~known, torch.nan).cpu())
-    errors: NDArray[np.float64] = torch.cat(found).double().numpy()
-    return errors
+def _shrink(model: QuantileForecaster, weight: Tensor, windows: ForecastWindows) -> float:
+    """Scale a weight by the best of SHARES on the validation windows, and return the loss."""
+    full, losses = weight.clone(), []
+    for share in SHARES if len(windows) else (1.0,):
+        weight.copy_(share * full)
+        losses.append(_mean_loss(model, windows))
+    best = int(np.argmin(losses))
+    weight.copy_(SHARES[best] * full)
+    return losses[best]
+
+
+def train_direct(model: QuantileForecaster, windows: TrainingWindows, config: TrainConfig) -> None:
+    """Train the direct path from the features of a step to the forecast."""
+    rng = np.random.default_rng(config.seed)
+    weight = model.direct.weight
+    optimizer = torch.optim.Adam([weight], lr=DIRECT_LR)
+    for step in range(DIRECT_STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = DIRECT_LR * (1 - step / DIRECT_STEPS)
+        batch = windows.collate(rng.integers(len(windows), size=config.batch_size).tolist())
+        loss = _loss(model.quantiles(None, batch["rules"], batch["features"]), batch, model.levels)
+        optimizer.zero_grad()
+        (weight.grad,) = torch.autograd.grad(
+            loss.sum() / batch["counts"].sum().clamp(min=1), weight
+        )
+        optimizer.step()
+
+
+def _loss(quantiles: Tensor, batch: WindowBatch, levels: Sequence[float]) -> Tensor:
+    """Return the pinball loss of each forecast [B, O, H], in scales; 0 where nothing is known."""
+    error = batch["y"].unsqueeze(-1) - quantiles
+    level = torch.tensor(levels, device=error.device, dtype=error.dtype)
+    loss = torch.maximum(level * error, (level - 1) * error).mean(-1) * 2
+    return torch.where(batch["counts"], loss, 0.0)
+
+
+def window_loss(model: nn.Module, batch: WindowBatch) -> tuple[Tensor, float]:
+    """Return the mean pinball loss over the known values, and their number."""
+    inputs = (batch[name] for name in ("tokens", "origins", "rules", "features"))
+    quantiles = model(*inputs)
+    levels: Any = getattr(model, "module", model).levels
+    count = batch["counts"].sum()
+    loss = _loss(quantiles, batch, levels).sum() / count.clamp(min=1)
+    return loss, float(count)
+
+
+@torch.no_grad()
+def window_losses(model: QuantileForecaster, windows: ForecastWindows) -> NDArray[np.float64]:
+    """Return the mean pinball loss of each window; NaN if no value is known."""
+    device, found = next(model.parameters()).device, [np.empty(0)]
+    for each in windows:
+        batch = move(each, device)
+        names = ("tokens", "origins", "rules", "features")
+        loss = _loss(model(*(batch[name] for name in names)), batch, model.levels).sum((1, 2))
+        counts = batch["counts"].sum((1, 2))
+        found.append((loss / counts).double().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _mean_loss(model: Any, windows: ForecastWindows) -> float:
+    """Return the mean loss over windows with known values; infinity if there are none."""
+    training = model.training
+    losses = window_losses(model.eval(), windows)
+    model.train(training)
+    known = losses[~np.isnan(losses)]
+    return float(known.mean()) if len(known) else float("inf")

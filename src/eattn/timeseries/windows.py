@@ -1,160 +1,213 @@
-"""Windows of scaled series, split into training and validation parts."""
+"""Windows of many series, split into training and validation parts."""
 
-import copy
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
-import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from eattn.data.freq import Times, wall
-from eattn.nn import calendar_fields
+from eattn.timeseries.features import Index, look_ahead, read_tokens
 from eattn.timeseries.inputs import TimeSeries
-from eattn.timeseries.scaling import Scaler, forward_fill
+from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, follow
 
-LIMIT = 1e9  # scaled values are clipped to this many standard deviations
-CONTEXT = 512  # longest past if neither `window` nor `context` is set
-HOUR, DAY = 3600.0, 86400.0  # seconds
-CYCLES = {"minute": HOUR, "hour": DAY, "weekday": 7 * DAY, "day": 30.5 * DAY, "month": 365 * DAY}
+PAST = 512  # number of tokens in a window
+ORIGINS = 16  # times in a window from which the model forecasts
+STEPS = 48  # steps ahead per time; more are drawn at random from a longer horizon
+STRIDE = 8  # windows start this many times per length of a window
+MIN_PAST = 4  # values before the first forecast of a window
 MAX_HORIZONS = 50  # validate on at most this many horizons; recent values matter for training
 
 WindowBatch = dict[str, Tensor]
 
 
-class WindowDataset:
-    """Windows of many series; a window is some past values and the `horizon` values after them.
+@dataclass(frozen=True, eq=False)
+class SeriesTable:
+    """Rows, tokens and known future of many series, one after the other."""
 
-    `train` and `validation` return the dataset restricted to the windows of one part. A batch is a
-    dictionary of `x` [B, past + horizon, 1], `known` [B, past + horizon] (False for filled values)
-    and, if needed, `calendar` [B, past + horizon, F] and `valid` [B, past + horizon] (False for
-    padding before the first value).
+    seasons: tuple[int, ...]
+    horizon: int
+    rows: Rows  # [N, columns]
+    tokens: NDArray[np.float32]  # [N, features]
+    values: NDArray[np.float64]  # [N], NaN where a value is missing or taken for an error
+    starts: Index  # first row of each series, and N
+    known: NDArray[np.float32]  # [N + series * horizon, columns]: also for the steps after the end
 
-    The past has `window` values, or up to `context` values if `window` is None. The last
-    `validation_fraction` of each series is not trained on.
-    """
-
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         series: Sequence[TimeSeries],
+        known: Sequence[NDArray[np.float32]],
+        past: Sequence[NDArray[np.float32]],
         *,
-        window: int | None,
-        context: int | None,
+        seasons: tuple[int, ...],
         horizon: int,
-        validation_fraction: float,
-    ) -> None:
-        for s in series:
-            check_length(s, window, horizon)
-        self.lengths = [len(s) for s in series]
-        longest = max(self.lengths)
-        self.horizon = horizon
-        self.window = window or max(1, min(context or CONTEXT, longest - horizon))
-        self.padding = 0 if window else self.window
-        self.min_past = window or 1
-        # A state may see at most twice as many values as the longest series has.
-        self.context = context and min(context, 2 * longest)
-        self.fields = varying_fields(s.ds for s in series)
-        self.validation_sizes = [
-            self._validation_size(n, validation_fraction) for n in self.lengths
-        ]
-        self.scalers = [
-            Scaler.fit(s.y[: len(s) - size], limit=LIMIT)
-            for s, size in zip(series, self.validation_sizes, strict=True)
-        ]
-        parts = [self._columns(s, scaler) for s, scaler in zip(series, self.scalers, strict=True)]
-        self.columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        self.starts = torch.empty(0, dtype=torch.int64)  # first row of each window
-        self.vary: int | None = None  # seed of random past lengths; None: always `window` values
+    ) -> Self:
+        """Follow the series.
 
-    def train(self, seed: int) -> Self:
-        """Return all windows before the validation part.
-
-        Without a fixed window, the length of the past is drawn log-uniformly from 1 to `window`
-        for each batch, so that the model learns to forecast from a past of any length.
+        `known` holds what is known in advance, also for `horizon` steps after the last row; `past`
+        what is known of the past only.
         """
-        sizes = zip(self.lengths, self.validation_sizes, strict=True)
-        origins = [range(self.min_past, n - size - self.horizon + 1) for n, size in sizes]
-        return self._subset(origins, vary=seed if self.padding else None)
+        rows = np.concatenate([follow(s.y.tolist(), seasons)[0] for s in series])
+        starts = np.cumsum([0, *map(len, series)])
+        first = np.repeat(starts[:-1], np.diff(starts))
+        tokens = read_tokens(rows, np.arange(len(rows)), first, seasons)
+        own = np.concatenate([each[: len(s)] for s, each in zip(series, known, strict=True)])
+        values = np.concatenate([s.y for s in series])
+        return cls(
+            seasons,
+            horizon,
+            rows,
+            np.concatenate([tokens, own, np.concatenate(past)], -1),
+            np.where(rows[:, VALUE] == values, values, np.nan),
+            starts,
+            np.concatenate(known),
+        )
 
-    def validation(self, limit: int) -> Self:
-        """Return at most `limit` evenly spread windows that forecast the validation part."""
-        sizes = zip(self.lengths, self.validation_sizes, strict=True)
-        origins = [range(n - size, n - self.horizon + 1 if size else 0) for n, size in sizes]
-        return self._subset(origins, limit=limit)
+    def batch(
+        self, numbers: Index, origins: Index, begins: Index, past: int, steps: Index, ends: Index
+    ) -> WindowBatch:
+        """Return windows of `past` tokens and the steps ahead of times in them.
+
+        Parameters
+        ----------
+        numbers : shape (B,)
+            Series of each window.
+        origins : shape (B, O)
+            Times to forecast from, counted from the start of the series.
+        begins : shape (B,)
+            First token of each window, counted likewise.
+        past : int
+            Number of tokens.
+        steps : shape (H,)
+            Steps ahead.
+        ends : shape (B,)
+            First value of each series that must not be used.
+        """
+        start, after = self.starts[numbers], self.starts[numbers + 1]
+        tokens = np.minimum(start[:, None] + begins[:, None] + np.arange(past), after[:, None] - 1)
+        at = start[:, None] + origins
+        first = np.broadcast_to(start[:, None], at.shape)
+        rules, features = look_ahead(self.rows, at, first, steps, self.seasons)
+        ahead = origins[..., None] + steps
+        known = self.known[(start + numbers * self.horizon)[:, None, None] + ahead]
+        features = np.concatenate(
+            [np.broadcast_to(features, (*at.shape, *features.shape)), known], -1
+        )
+        targets = start[:, None, None] + ahead
+        values = self.values[np.minimum(targets, len(self.values) - 1)]
+        counts = (ahead < ends[:, None, None]) & np.isfinite(values)
+        now = self.rows[at][..., None, :]
+        scaled = np.where(counts, (values - now[..., VALUE]) / now[..., SCALE], 0.0)
+        return {
+            "tokens": torch.from_numpy(self.tokens[tokens]),
+            "origins": torch.from_numpy(origins - begins[:, None]),
+            "rules": torch.from_numpy(rules.astype(np.float32)),
+            "features": torch.from_numpy(features),
+            "y": torch.from_numpy(scaled.astype(np.float32)),
+            "counts": torch.from_numpy(counts),
+            "move": torch.from_numpy((now[..., 0, MOVE] / now[..., 0, SCALE]).astype(np.float32)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingWindows:
+    """Random windows before the validation part, for `eattn.train.Task`."""
+
+    table: SeriesTable
+    ends: Index  # number of values of each series to train on
+    seed: int
+    samples: Index = field(init=False)  # series of each window
+    past: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        past = int(min(PAST, self.ends.max()))
+        counts = np.maximum(STRIDE * np.maximum(self.ends - past, 0) // past, 1)
+        counts = np.where(self.ends > MIN_PAST, counts, 0)
+        if 0 < counts.sum() < 32:
+            counts *= -(-32 // int(counts.sum()))
+        object.__setattr__(self, "past", past)
+        object.__setattr__(self, "samples", np.repeat(np.arange(len(counts)), counts))
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.samples)
 
     def collate(self, indices: list[int]) -> WindowBatch:
         return self.collate_share(indices, indices)
 
     def collate_share(self, indices: list[int], batch: list[int]) -> WindowBatch:
-        """Collate the windows of one process; the past length depends on the whole batch."""
-        rows = torch.arange(self.window - self._past(batch), self.window + self.horizon)
-        rows = self.starts[indices].unsqueeze(1) + rows
-        return {name: column[rows] for name, column in self.columns.items()}
-
-    def _past(self, batch: list[int]) -> int:
-        """Draw the past length from the batch itself, so that a resumed run draws the same."""
-        if self.vary is None:
-            return self.window
-        share = np.random.default_rng([self.vary, *batch]).random()
-        return min(int((self.window + 1) ** share), self.window)
-
-    def _validation_size(self, length: int, fraction: float) -> int:
-        """Return the number of validation values; 0 if too few would remain for training."""
-        size = min(max(int(fraction * length), self.horizon), MAX_HORIZONS * self.horizon)
-        enough = length - size >= self.min_past + self.horizon
-        return size if fraction and enough else 0
-
-    def _columns(self, series: TimeSeries, scaler: Scaler) -> dict[str, Tensor]:
-        """Return the columns of one series, with padding in front."""
-        x = scaler.transform(series.y)
-        known = torch.from_numpy(~np.isnan(x))
-        filled = torch.from_numpy(forward_fill(x, x[0])).float().unsqueeze(1)
-        columns = {"x": self._padded(filled), "known": self._padded(known, False)}
-        if self.padding:
-            columns["valid"] = self._padded(torch.ones_like(known), False)
-        if self.fields:
-            assert series.ds is not None
-            times = calendar_fields(wall(series.ds).to_numpy(), self.fields)
-            columns["calendar"] = self._padded(times)
-        return columns
-
-    def _padded(self, column: Tensor, fill: Any = None) -> Tensor:
-        """Prepend `padding` copies of the first row, or of `fill`."""
-        front = column[:1].expand(self.padding, *column.shape[1:])
-        return torch.cat([front if fill is None else torch.full_like(front, fill), column])
-
-    def _subset(
-        self, origins: Sequence[range], *, vary: int | None = None, limit: int | None = None
-    ) -> Self:
-        """Return the windows whose forecasts start at these positions of each series."""
-        starts, offset = [], 0
-        for length, span in zip(self.lengths, origins, strict=True):
-            starts.append(offset + self.padding - self.window + np.array(span, dtype=np.int64))
-            offset += self.padding + length
-        chosen = np.concatenate(starts)
-        ahead = chosen[:, None] + self.window + np.arange(self.horizon)
-        chosen = chosen[self.columns["known"].numpy()[ahead].any(1)]
-        if limit is not None and len(chosen) > limit:
-            chosen = chosen[np.linspace(0, len(chosen) - 1, limit).round().astype(np.int64)]
-        subset = copy.copy(self)
-        subset.starts, subset.vary = torch.from_numpy(chosen), vary
-        return subset
+        """Draw the windows of a batch, and return those of one process."""
+        # Drawn from the batch itself, so that a resumed run draws the same.
+        rng = np.random.default_rng([self.seed, *batch])
+        ends = self.ends[self.samples[batch]]
+        begins = (rng.random(len(batch)) * (np.maximum(ends - self.past, 0) + 1)).astype(np.int64)
+        low = begins + np.minimum(MIN_PAST, ends // 2) - 1
+        high = np.minimum(begins + self.past, ends - 1)
+        share = rng.random((len(batch), ORIGINS))
+        origins = (low[:, None] + share * (high - low)[:, None]).astype(np.int64)
+        steps = np.arange(1, self.table.horizon + 1)
+        if len(steps) > STEPS:
+            steps = np.sort(rng.choice(steps, STEPS, replace=False))
+        own = np.isin(batch, indices)
+        numbers = self.samples[batch][own]
+        return self.table.batch(numbers, origins[own], begins[own], self.past, steps, ends[own])
 
 
-def check_length(series: TimeSeries, window: int | None, horizon: int) -> None:
-    """Raise unless a series is long enough for a window."""
-    if window is not None and len(series) < window + horizon:
-        needed = (
-            f"window={window} and horizon={horizon} need" if horizon else f"window={window} needs"
-        )
-        raise ValueError(
-            f"series {series.unique_id!r} has {len(series)} values, but"
-            f" {needed} at least {window + horizon}"
-        )
+@dataclass(frozen=True, eq=False)
+class ForecastWindows:
+    """Given times to forecast from, in batches of windows."""
+
+    table: SeriesTable
+    numbers: Index  # series of each time
+    origins: Index  # counted from the start of the series
+    size: int = 64
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        """Yield batches of windows with all steps ahead."""
+        steps = np.arange(1, self.table.horizon + 1)
+        lengths = np.diff(self.table.starts)
+        for first in range(0, len(self), self.size):
+            numbers = self.numbers[first : first + self.size]
+            origins = self.origins[first : first + self.size]
+            past = int(min(PAST, origins.max() + 1))
+            begins = np.maximum(origins - past + 1, 0)
+            yield self.table.batch(numbers, origins[:, None], begins, past, steps, lengths[numbers])
+
+    def some(self, limit: int) -> Self:
+        """Return at most `limit` of the times, evenly spread."""
+        if len(self) <= limit:
+            return self
+        chosen = np.linspace(0, len(self) - 1, limit).round().astype(np.int64)
+        return replace(self, numbers=self.numbers[chosen], origins=self.origins[chosen])
+
+
+def validation_sizes(lengths: Index, horizon: int, fraction: float) -> Index:
+    """Return the number of last values of each series to validate on.
+
+    It is 0 if fewer than a horizon would remain for training.
+    """
+    sizes = np.clip((fraction * lengths).astype(np.int64), horizon, MAX_HORIZONS * horizon)
+    enough = lengths - sizes >= max(horizon, MIN_PAST + 1)
+    return np.where(enough & (fraction > 0), sizes, 0)
+
+
+def validation_windows(table: SeriesTable, sizes: Index, limit: int) -> ForecastWindows:
+    """Return times whose forecasts lie in the validation part, at most `limit` per series."""
+    numbers, origins = [], []
+    for number, (length, size) in enumerate(zip(np.diff(table.starts), sizes, strict=True)):
+        if size:
+            last, count = length - table.horizon - 1, size - table.horizon + 1
+            own = np.unique(np.linspace(last - count + 1, last, min(count, limit)).round())
+            numbers.append(np.full(len(own), number))
+            origins.append(own.astype(np.int64))
+    if not numbers:
+        return ForecastWindows(table, np.empty(0, np.int64), np.empty(0, np.int64))
+    return ForecastWindows(table, np.concatenate(numbers), np.concatenate(origins))
 
 
 def check_varies(series: Sequence[TimeSeries]) -> None:
@@ -166,23 +219,3 @@ def check_varies(series: Sequence[TimeSeries]) -> None:
     also = "" if len(series) == 1 else ", and so are all others"
     name, value = series[0].unique_id, series[0].y[0]
     raise ValueError(f"series {name!r} is constant ({value:g}){also}; there is nothing to learn")
-
-
-def varying_fields(times: Iterable[Times]) -> tuple[str, ...]:
-    """Return the calendar fields that vary and complete two cycles in some series.
-
-    A cycle that occurs once cannot be distinguished from chance: a year of hourly values does not
-    show the effect of the month.
-    """
-    found = set()
-    for index in times:
-        if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
-            continue
-        seconds = np.diff(wall(index).to_numpy()) / np.timedelta64(1, "s")
-        step, span = float(np.median(seconds)), float(seconds.sum())
-        monthly = step >= 28 * DAY  # day and weekday then vary with the calendar, not with the data
-        for name, cycle in CYCLES.items():
-            varies = step % cycle and (name == "month" or not monthly)
-            if varies and span >= 2 * cycle - step:
-                found.add(name)
-    return tuple(name for name in reversed(CYCLES) if name in found)
