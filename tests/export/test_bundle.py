@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import runpy
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from eattn.hf import EAForCausalLM
 from eattn.lm import byte_tokenizer
 from eattn.models import Forecaster
 from eattn.timeseries import EAForecaster
+from eattn.timeseries.calendar import calendar_columns
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +93,73 @@ def test_tokenizer_of_another_model_raises(tmp_path):
         export.save(tmp_path / "saved", tmp_path / "out")
 
 
-def test_forecaster_example_prints_the_forecast(tmp_path):
-    hours = pd.date_range("2024-01-01", periods=150, freq="h")
-    df = pd.DataFrame({"unique_id": "a", "ds": hours, "y": 5 + np.sin(np.arange(150) / 4)})
-    options = dict(horizon=4, dim=8, depth=1, epochs=2, lags=3, quantiles=(0.1, 0.9))
-    fitted = EAForecaster(mixer="ea-q7", **options).fit(df)
-    about = export.save(fitted, tmp_path / "out", format="torch")
-    assert list(about["calendar"]) == ["hour"]
-    assert (about["horizon"], about["lags"], about["quantiles"]) == (4, 3, [0.1, 0.9])
-    assert np.array(about["offsets"]).shape == (2, 4)
-    times = pd.to_datetime(about["example"]["times"])[: about["example"]["values"]]
-    series = about["series"][0]
-    wave = [series["mean"] + series["std"] * math.sin(i / 3) for i in range(len(times))]
-    history = pd.DataFrame({"unique_id": "a", "ds": times, "y": wave})
-    want = fitted.with_history(history).predict()
-    rows = [line.split() for line in ran(tmp_path / "out").splitlines()]
-    assert [pd.Timestamp(" ".join(row[:-1])) for row in rows] == want["ds"].tolist()
-    found = [float(row[-1]) for row in rows]
-    assert found == pytest.approx(want["EAForecaster"].tolist(), abs=1e-4)
+@pytest.fixture(scope="module")
+def forecaster(tmp_path_factory):
+    """Return a forecaster with all kinds of covariates, its export, and export.json."""
+    days = pd.date_range(end="2024-11-13", periods=400, freq="D")
+    rng, sale = np.random.default_rng(0), np.arange(400) % 3 == 0
+    common = {
+        "ds": days,
+        "price": 10 + rng.normal(size=400),
+        "kind": np.where(sale, "sale", "usual"),
+        "load": np.where(np.arange(400) % 11, 2.0, np.nan),
+    }
+    y = common["price"] + 3 * sale + days.weekday + 0.1 * rng.normal(size=400)
+    parts = [pd.DataFrame({"unique_id": n, "y": y + n, "place": f"p{n}"} | common) for n in (0, 5)]
+    columns = dict(
+        futr_exog_list=["price", "kind"], hist_exog_list=["load"], stat_exog_list=["place"]
+    )
+    options = dict(horizon=4, dim=8, depth=1, epochs=2, lr=0.02, quantiles=(0.05,), fallback=False)
+    fitted = EAForecaster(mixer="ea-q7", holidays="DE", lower=-99, **options, **columns)
+    fitted.fit(pd.concat(parts))
+    assert fitted.model_.head.weight.abs().max() > 0.01  # training has changed the model
+    out = tmp_path_factory.mktemp("forecaster") / "out"
+    export.save(fitted, out, format="torch")
+    return fitted, out, json.loads((out / "export.json").read_text())
+
+
+def test_forecaster_example_prints_the_forecast(forecaster):
+    fitted, out, about = forecaster
+    assert (list(about["graphs"]), about["without"]) == (["step"], {})
+    history, future = (pd.DataFrame(about["example"][name]) for name in ("history", "future"))
+    assert future["ds"][0] == "2025-01-01 00:00:00"
+    model = fitted.with_history(history.astype({"ds": "M8[ns]"}).assign(unique_id=0, place="p0"))
+    want = model.predict(futr_df=future.assign(unique_id=0))
+    header, *rows = [line.rsplit(maxsplit=10) for line in ran(out).splitlines()]
+    assert header == ["ds", *map(str, about["levels"])]
+    assert [pd.Timestamp(row[0]) for row in rows] == want["ds"].tolist()
+    for name, level in (("EAForecaster", "0.5"), ("EAForecaster-q5", "0.05")):
+        found = [float(row[header.index(level)]) for row in rows]
+        assert found == pytest.approx(want[name].tolist(), rel=1e-4)
+
+
+def test_forecaster_example_encodes_rows_like_the_model(forecaster, monkeypatch):
+    fitted, out, about = forecaster
+    monkeypatch.syspath_prepend(out)
+    script, values = runpy.run_path(str(out / "example.py")), {}
+    del sys.modules["graphs"]
+    rows = [dict(row) for part in about["example"].values() for row in part]
+    rows[3]["load"] = rows[5]["kind"] = None
+    rows[7]["kind"], rows[8]["price"] = "other", 1e9
+    series = about["series"][1]
+    found = [script["known"](row, series, values) + script["past"](row, values) for row in rows]
+    history = pd.DataFrame(rows).astype({"ds": "M8[ns]"}).assign(unique_id=5, place="p5")
+    [read] = fitted.with_history(history.fillna({"y": 0.0})).series_
+    futr, hist, stat = fitted.predictor_.covariates.encode_history(read)
+    calendar = calendar_columns(read.ds, fitted.predictor_.fields)
+    want = np.concatenate([calendar, futr, np.tile(stat, (len(rows), 1)), hist], 1)
+    assert np.array(found).shape == want.shape == (52, 10 + 3 + 3 + 2 + 1)
+    np.testing.assert_allclose(found, want, atol=1e-6)
+    assert want[:, 13:16].sum(0).tolist() == [3, 3, 3]  # Christmas and New Year
+
+
+def test_metadata_of_a_forecaster(forecaster):
+    about = forecaster[2]
+    assert about["calendar"] == {"day": 2, "weekday": 3}
+    assert (about["horizon"], about["levels"][:2], about["seasons"]) == (4, [0.05, 0.1], [7])
+    assert about["choices"] == ["EAForecaster", "seasonal naive", "naive", "drift"]
+    assert [(one["choice"], one["lower"]) for one in about["series"]] == [(0, -99.0), (0, -99.0)]
+    assert {"2014-12-25", "2034-12-26"} <= set(about["holidays"])
 
 
 @pytest.fixture

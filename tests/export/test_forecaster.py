@@ -1,4 +1,4 @@
-"""Graphs of forecasters: whole series, single values, and forecasts of several steps."""
+"""Graphs of a `Forecaster`: whole series and single values."""
 
 import pytest
 import torch
@@ -10,9 +10,7 @@ from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn import export
-from eattn.export import forecaster
 from eattn.models import Forecaster
-from eattn.timeseries.predictor import read, roll_out
 
 FIELDS = ("month", "hour")
 C = 2
@@ -44,9 +42,9 @@ def step(model, tmp_path_factory):
     return Exported(export.step(model), tmp_path_factory.mktemp("step"))
 
 
-def series(B, L, channels=C):
+def series(B, L):
     """Return a random walk and its calendar."""
-    x = draw(B, L, channels, seed=L).float().cumsum(1) / 10
+    x = draw(B, L, C, seed=L).float().cumsum(1) / 10
     times = torch.arange(L) % 12
     return x, torch.stack([times + 1, times], -1).expand(B, L, 2).clone()
 
@@ -87,40 +85,7 @@ def test_a_thousand_steps_match_the_model(model, step):
         out = step.onnx(x[:, t], state, times[:, t])
         assert_close(out["expected"], want[:, t], **CLOSE)
         state = state_of(out)
-    assert_same(state, step.graph.module.named(after, x[:, -1:]))
-
-
-@pytest.fixture(scope="module")
-def lagged():
-    torch.manual_seed(1)
-    return Forecaster(6, mixer="ea-q7", dim=8, depth=1).eval()
-
-
-def test_model_with_lags_reads_values_one_by_one(lagged):
-    """The graphs are not traced here; test_bundle.py traces such a model."""
-    sequence, step = forecaster.sequence(lagged, lags=3), forecaster.step(lagged, lags=3)
-    assert "past" in step.input_names
-    x, _ = series(2, 40)
-    out = sequence(x, torch.ones(2, 40, dtype=torch.bool))
-    found = [out["expected"][:, -1]]
-    while len(found) < 12:
-        out = step(found[-1], state_of(out))
-        found.append(out["expected"])
-    with torch.no_grad():
-        want = roll_out(lagged, read(lagged, x), 12, channels=C)
-    assert_close(torch.stack(found, 1), want, **CLOSE)
-
-
-def test_steps_from_the_empty_state_match_a_sequence(lagged):
-    graph, whole = forecaster.step(lagged, lags=3), forecaster.sequence(lagged, lags=3)
-    x, _ = series(2, 5)
-    state = graph.empty(2)
-    for t in range(5):
-        out = graph(x[:, t], state)
-        state = state_of(out)
-    want = whole(x, torch.ones(2, 5, dtype=torch.bool))
-    assert_close(out["expected"], want["expected"][:, -1], **CLOSE)
-    assert_same(state, state_of(want))
+    assert_same(state, step.graph.module.named(after))
 
 
 def test_recurrence_has_a_step_and_no_sequence():

@@ -2,7 +2,8 @@
 
 A classifier, a forecaster or a causal language model becomes a graph for a whole `sequence`, of any
 batch size and length, and a graph for a single `step` with the state as named inputs and outputs.
-All graphs are in float32. ONNX requires `pip install "eattn[export]"`.
+An `EAForecaster` becomes a step from raw values to calibrated quantiles. Models run in float32.
+ONNX requires `pip install "eattn[export]"`.
 
 >>> import torch
 >>> from eattn.models import Forecaster
@@ -22,7 +23,7 @@ from torch import nn
 from eattn.export import classifier, forecaster
 from eattn.export.bundle import save
 from eattn.export.graph import Graph, Port
-from eattn.models import Forecaster, SequenceClassifier
+from eattn.models import Forecaster, QuantileForecaster, SequenceClassifier
 
 __all__ = ["Graph", "Port", "save", "sequence", "step"]
 
@@ -43,7 +44,7 @@ def sequence(model: Any) -> Graph:
     Raises
     ------
     ValueError
-        If the model loops over tokens.
+        If the model loops over tokens, or is an `EAForecaster`, whose step also reads a history.
 
     Examples
     --------
@@ -72,6 +73,21 @@ def step(model: Any) -> Graph:
     ValueError
         If the model is not causal, or if its state grows with the sequence, as in softmax
         attention and exact EA.
+
+    Notes
+    -----
+    The step of an `EAForecaster` takes one row of each series in a batch of B:
+
+    - y : float64 (B,), the value; NaN if missing.
+    - lower : float64 (B,), the lower bound of the forecasts; -inf for none.
+    - choice : int64 (B,), an index into `candidates_`: 0 for the model, or a simple forecast.
+    - row : float32 (B, K + G), the K calendar, known-future and static columns of the row, and its
+      G past-only columns, all encoded. There is no such input if K + G = 0.
+    - ahead : float32 (B, H, K), what is known about the steps of the horizon H. There is no such
+      input if K = 0.
+
+    It returns quantiles : float64 (B, H, levels), in the units of y: the forecast of
+    `with_history(rows).predict()` for all trained levels. They are NaN before the first value.
     """
     graphs, args = _graphs_of(model)
     return graphs.step(*args)
@@ -86,7 +102,11 @@ def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
     if isinstance(plain, SequenceClassifier):
         return classifier, (plain,)
     if isinstance(plain, Forecaster):
-        return forecaster, (plain, 1 if inner is model else plain.channels)
+        return forecaster, (plain,)
+    if isinstance(plain, QuantileForecaster) and inner is not model:
+        from eattn.export import quantile_forecaster  # imports pandas
+
+        return quantile_forecaster, (plain, model)
     if any(kind.__name__ == "EAForCausalLM" for kind in type(plain).__mro__):
         from eattn.export import language  # imports transformers
 

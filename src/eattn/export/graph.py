@@ -114,11 +114,13 @@ class Graph:
         rng = torch.Generator()
         return {port.name: port.example({BATCH: batch}, rng) for port in self.state}
 
-    def example(self, batch: int | None = None, length: int | None = None) -> Arguments:
+    def example(
+        self, batch: int | None = None, length: int | None = None, seed: int = 0
+    ) -> Arguments:
         """Return deterministic arguments of these sizes, by default the traced sizes."""
         length = min(length or EXAMPLE[LENGTH], self.reach)
         sizes = {BATCH: batch or EXAMPLE[BATCH], LENGTH: length}
-        rng = torch.Generator().manual_seed(0)
+        rng = torch.Generator().manual_seed(seed)
         given = [port.example(sizes, rng) for port in self.inputs]
         return self._placed(given, self.empty(sizes[BATCH]))
 

@@ -1,17 +1,19 @@
 """Metadata of a model for export.json: labels, scales, times, tokens and example inputs."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from eattn.models import Forecaster, SequenceClassifier
-from eattn.nn.embedding import FIELDS
+from eattn.models import QuantileForecaster, SequenceClassifier
 from eattn.timeseries import store
+from eattn.timeseries.tracking import SCALE, SLOW
 
 CONFIG, TOKENIZER, SPELLING = "config.json", "tokenizer.json", "tokens.json"
-EXAMPLE_VALUES = 48  # length of the example series, unless the forecaster reads a window
+EXAMPLE_VALUES = 48  # length of the example series
+HOLIDAY_YEARS = 10  # before and after the last value
 PROMPT, TOKENS = "def ", 64  # example prompt, and the number of tokens to generate
 LANGUAGE = "EAForCausalLM"
 Metadata = dict[str, Any]
@@ -27,7 +29,7 @@ def load(folder: store.Folder) -> Any:
 
     if store.kind_of(path) == "classifier":
         return EAClassifier.load(path)
-    return EAForecaster.load(path, dtype="float32")
+    return EAForecaster.load(path)
 
 
 def describe(source: Any) -> Metadata:
@@ -35,7 +37,7 @@ def describe(source: Any) -> Metadata:
     inner = getattr(source, "model_", None)
     if isinstance(inner, SequenceClassifier):
         return {"kind": "classifier", **_classifier(source)}
-    if isinstance(inner, Forecaster):
+    if isinstance(inner, QuantileForecaster):
         return {"kind": "forecaster", **_forecaster(source)}
     if isinstance(source, nn.Module) and hasattr(source, "lm_head"):
         return {"kind": "language model", **_language(source)}
@@ -72,30 +74,73 @@ def _classifier(fitted: Any) -> Metadata:
 
 
 def _forecaster(fitted: Any) -> Metadata:
+    from eattn.timeseries.calendar import HARMONICS  # imports pandas
+    from eattn.timeseries.covariates import LIMIT
+
     predictor, states = fitted.predictor_, list(fitted.states_.values())
-    values = predictor.window or min(EXAMPLE_VALUES, predictor.context or EXAMPLE_VALUES)
-    after = states[0].next_times(values + fitted.horizon)
+    covariates = predictor.covariates.to_dict()
     return {
         "mixer": fitted.model_.config.mixer,
-        "horizon": fitted.horizon,
-        "lags": fitted.model_.channels,
-        "window": predictor.window,
-        "context": predictor.context,
-        "calendar": {name: FIELDS[name] for name in predictor.fields},
+        "horizon": predictor.horizon,
+        "levels": list(predictor.calibration.levels),
+        "freq": fitted.freq_,
+        "seasons": list(predictor.seasons),
+        "calendar": {name: HARMONICS[name] for name in predictor.fields},
+        "future": covariates["futr"],
+        "past": covariates["hist"],
+        "limit": LIMIT,  # of scaled covariates
+        "holidays": _holidays(predictor.covariates.holidays, states),
+        "choices": [candidate.name for candidate in fitted.candidates_],
         "series": [
             {
-                "unique_id": state.unique_id,
-                "mean": float(state.scaler.mean),
-                "std": float(state.scaler.std),
-                "freq": state.freq,
-                "last": state.ds,
+                "unique_id": store.plain(state.unique_id),
+                "choice": fitted.chosen_.get(state.unique_id, 0),
+                "lower": state.lower if math.isfinite(state.lower) else None,
+                "static": state.stat.tolist(),
+                "last": _time(state.ds),
             }
             for state in states
         ],
-        "quantiles": list(fitted.levels_),
-        "offsets": fitted.offsets_.tolist(),  # per quantile and step, in standard deviations
-        "example": {"values": values, "times": list(after)},
+        "example": _example_rows(predictor, states[0]),
     }
+
+
+def _holidays(calendar: Any, states: list[Any]) -> list[str] | None:
+    """Return the dates of holidays around the last values, or None without holidays."""
+    if calendar is None:
+        return None
+    import pandas as pd
+
+    years = [state.ds.year for state in states]
+    first, last = min(years) - HOLIDAY_YEARS, max(years) + HOLIDAY_YEARS
+    days = pd.date_range(f"{first}-01-01", f"{last}-12-31")
+    return [str(day.date()) for day in days[calendar.rows(days)[:, 0] > 0]]
+
+
+def _example_rows(predictor: Any, state: Any) -> Metadata:
+    """Return rows that follow the last one: a sine wave on the scale of the series."""
+    covariates, now = predictor.covariates, state.track.rows[-1]
+    rows: list[Metadata] = []
+    for i, time in enumerate(state.next_times(EXAMPLE_VALUES + predictor.horizon).tolist()):
+        rows.append({"ds": _time(time)})
+        past = i < EXAMPLE_VALUES
+        if past:
+            rows[i]["y"] = float(now[SLOW] + now[SCALE] * math.sin(i / 3))
+        for column in (*covariates.futr, *(covariates.hist if past else ())):
+            rows[i][column.name] = _example_value(column, i)
+    return {"history": rows[:EXAMPLE_VALUES], "future": rows[EXAMPLE_VALUES:]}
+
+
+def _time(time: Any) -> int | str:
+    """Return an integer as it is, and a time as text in ISO format."""
+    return str(time) if hasattr(time, "isoformat") else int(time)
+
+
+def _example_value(column: Any, i: int) -> float | str:
+    """Return a number or a category that a covariate had in training."""
+    if hasattr(column, "values"):
+        return str(column.values[i % len(column.values)])
+    return float(column.center + column.scale * math.sin(i / 2))
 
 
 def _language(model: Any) -> Metadata:

@@ -18,5 +18,16 @@ def open_graph(name):
     return lambda inputs: dict(zip(outputs, session.run(outputs, inputs), strict=True))
 
 
+def empty_state(name, batch=1):
+    """Return the state before the first step of the graph `name`."""
+    return {
+        port["name"]: np.full(
+            [batch, *port["shape"][1:]], float(port["start"]), dtype=port["dtype"]
+        )
+        for port in ABOUT["graphs"][name]["inputs"]
+        if port["state"]
+    }
+
+
 def array(values, dtype):
     return np.array(values, dtype=dtype)

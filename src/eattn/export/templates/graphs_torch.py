@@ -25,5 +25,16 @@ def open_graph(name):
     return run
 
 
+def empty_state(name, batch=1):
+    """Return the state before the first step of the graph `name`."""
+    return {
+        port["name"]: torch.full(
+            [batch, *port["shape"][1:]], float(port["start"]), dtype=getattr(torch, port["dtype"])
+        )
+        for port in ABOUT["graphs"][name]["inputs"]
+        if port["state"]
+    }
+
+
 def array(values, dtype):
     return torch.tensor(values, dtype=getattr(torch, dtype))
