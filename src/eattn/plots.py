@@ -6,6 +6,8 @@ matplotlib is imported on first use, and without pyplot, which would keep global
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +62,14 @@ def check_picture(path: Path) -> None:
 
 
 @contextmanager
-def _figure(height: float, path: Path) -> Iterator["Figure"]:
-    """Yield an empty figure with our style, and write it to `path` when the block ends."""
-    check_picture(path)
+def _figure(height: float, path: Path | None) -> Iterator["Figure"]:
+    """Yield an empty figure with our style; when the block ends, write it to `path` if it is set.
+
+    Notebooks show the figure although pyplot does not know it.
+    """
+    if path is not None:
+        check_picture(path)
+    need("matplotlib", extra="report")
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -77,17 +84,30 @@ def _figure(height: float, path: Path) -> Iterator["Figure"]:
         for axes in figure.axes:
             x, y, width, height = (round(float(value), 5) for value in axes.get_position().bounds)
             axes.set_position((x, y, width, height))
-        # Dates and versions would change the bytes.
-        unwanted = {".png": ["Software"], ".svg": ["Date", "Creator"]}[path.suffix]
-        picture = io.BytesIO()  # if drawing fails, the previous file is kept
-        figure.savefig(picture, format=path.suffix[1:], metadata=dict.fromkeys(unwanted))
-        path.write_bytes(picture.getvalue())
+        if path is not None:
+            path.write_bytes(_picture(figure, path.suffix))  # if drawing fails, the file is kept
+    figure._repr_png_ = partial(_picture, figure, ".png")  # type: ignore[attr-defined]
+
+
+def _picture(figure: "Figure", suffix: str) -> bytes:
+    """Return a figure as the content of a .png or .svg file."""
+    # Dates and versions would change the bytes.
+    unwanted = {".png": ["Software"], ".svg": ["Date", "Creator"]}[suffix]
+    picture = io.BytesIO()
+    figure.savefig(picture, format=suffix[1:], metadata=dict.fromkeys(unwanted))
+    return picture.getvalue()
 
 
 # ---- forecasts ----
 
 
-def plot_forecast(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path) -> None:
+def plot_forecast(
+    history: "pd.DataFrame",
+    forecast: "pd.DataFrame",
+    path: Path | None = None,
+    *,
+    anomalies: "pd.DataFrame | None" = None,
+) -> "Figure":
     """Plot the history and the forecast of each series in its own panel.
 
     Parameters
@@ -95,26 +115,44 @@ def plot_forecast(history: "pd.DataFrame", forecast: "pd.DataFrame", path: Path)
     history : DataFrame
         Columns unique_id, ds and y.
     forecast : DataFrame
-        Columns unique_id, ds, the forecast, and optional quantiles such as EAForecaster-q10.
-    path : Path
+        Columns unique_id, ds, the forecast, and optional quantiles such as EAForecaster-q10. Two
+        levels with the sum 1 are drawn as a band, and others as a line.
+    path : Path, optional
         File to write, .png or .svg.
+    anomalies : DataFrame, optional
+        Columns unique_id, ds and y of values to mark.
+
+    Returns
+    -------
+    Figure
+        The matplotlib figure.
     """
     names = list(dict.fromkeys(forecast["unique_id"]))
     count = min(len(names), MAX_SERIES)
     with _figure(0.6 + 2.6 * count, path) as figure:
         panels = figure.subplots(count, squeeze=False)[:, 0]
         for name, axes in zip(names, panels, strict=False):
-            past = history[history["unique_id"] == name]
-            _forecast_panel(axes, past, forecast[forecast["unique_id"] == name])
+            parts = [history, forecast, *([] if anomalies is None else [anomalies])]
+            _forecast_panel(axes, *(part[part["unique_id"] == name] for part in parts))
             axes.set_title(str(name))
+        lines: dict[str, Any] = {}  # by label, of all panels
+        for axes in panels:
+            for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                lines.setdefault(label, line)
         below: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.5, -0.16))
-        panels[-1].legend(**below, ncols=5, columnspacing=1.2)
+        panels[-1].legend(lines.values(), lines, **below, ncols=7, columnspacing=1.2)
         if len(names) > MAX_SERIES:
             figure.suptitle(f"The first {MAX_SERIES} of {len(names)} series")
+    return figure
 
 
-def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -> None:
-    """Draw the history in black, followed by the forecast and its quantile bands."""
+def _forecast_panel(
+    axes: "Axes",
+    past: "pd.DataFrame",
+    ahead: "pd.DataFrame",
+    marked: "pd.DataFrame | None" = None,
+) -> None:
+    """Draw the history in black, followed by the forecast and its quantiles."""
     label, *columns = ahead.columns[2:]
     known = past.dropna(subset="y").tail(1)
     times = [*known["ds"], *ahead["ds"]]
@@ -125,21 +163,31 @@ def _forecast_panel(axes: "Axes", past: "pd.DataFrame", ahead: "pd.DataFrame") -
     axes.plot(past["ds"], past["y"], color=BLACK, linewidth=1.2, label="history")
     # Quantile columns by level in per cent, ascending; NAME-q2.5 has level 2.5.
     levels = dict(sorted((float(name.rpartition("-q")[2]), name) for name in columns))
-    for number, (low, high) in enumerate(zip(levels, reversed(levels), strict=True)):
-        if low < high:
-            edges = joined(levels[low]), joined(levels[high])
-            shade: dict[str, Any] = dict(color=SKY, alpha=0.25 + 0.15 * number, linewidth=0)
-            axes.fill_between(times, *edges, **shade, label=f"{low:g} to {high:g} %")
-        elif low == high:
-            axes.plot(times, joined(levels[low]), ":", color=BLUE, label=f"{low:g} %")
+    bands = [(low, high) for low in levels if low < (high := round(100 - low, 6)) in levels]
+    shade: dict[str, Any] = dict(linewidth=0, zorder=0.4)  # below the grid
+    for number, (low, high) in enumerate(bands):
+        shade |= dict(color=_tint(SKY, 0.22 + 0.14 * number), label=f"{low:g} to {high:g} %")
+        axes.fill_between(times, joined(levels[low]), joined(levels[high]), **shade)
+    for level in [level for level in levels if level not in chain.from_iterable(bands)]:
+        axes.plot(times, joined(levels[level]), ":", color=BLUE, label=f"{level:g} %")
     axes.plot(times, joined(label), color=BLUE, label="forecast")
+    if marked is not None and len(marked):
+        circle: dict[str, Any] = dict(markersize=6, markerfacecolor="none", markeredgewidth=1.6)
+        axes.plot(marked["ds"], marked["y"], "o", color=VERMILLION, **circle, label="anomaly")
     axes.margins(x=0.01)
     if ahead["ds"].dtype.kind == "M":
         from matplotlib import dates
 
-        locator = dates.AutoDateLocator(maxticks=8, tz=ahead["ds"].dt.tz)
+        locator = dates.AutoDateLocator(minticks=3, maxticks=8, tz=ahead["ds"].dt.tz)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=ahead["ds"].dt.tz))
+
+
+def _tint(colour: str, share: float) -> list[float]:
+    """Return a colour mixed with white."""
+    from matplotlib.colors import to_rgb
+
+    return [1 - min(share, 1) * (1 - part) for part in to_rgb(colour)]
 
 
 # ---- diagnoses ----

@@ -12,14 +12,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 from eattn import cli
-from eattn.timeseries import EAClassifier
+from eattn.timeseries import EAClassifier, EAForecaster
 
 SMALL = ("--dim", 8, "--depth", 1, "--epochs", 3, "--lr", 0.01)
 
 
 def main(folder: Path, out: Path, *more: str) -> None:
-    # Processes draw different dropout masks, and the command has no option to disable dropout.
-    EAClassifier.__init__.__kwdefaults__["dropout"] = 0.0
+    # Processes draw different dropout masks, and the commands have no option to disable dropout.
+    for estimator in (EAClassifier, EAForecaster):
+        estimator.__init__.__kwdefaults__["dropout"] = 0.0
     classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
     classify += ["--validation", 0]
     forecast = ["forecast", "fit", folder / "data.csv", "--out", out / "forecaster", *SMALL]

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eattn.cli import main
@@ -47,6 +48,16 @@ def test_classifier_is_reported_by_layer_and_plotted(folder, tmp_path, capsys):
 
 def test_forecaster_is_reported(folder, capsys):
     assert main(["diagnose", str(folder / "forecaster"), str(folder / "wave.csv")]) == 0
+    assert "ea-6" in capsys.readouterr().out
+
+
+def test_forecaster_with_covariates_is_reported(tmp_path, capsys):
+    wave = np.sin(np.arange(150) / 4)
+    frame = pd.DataFrame({"hour": range(150), "load": wave, "price": wave**2})
+    model = EAForecaster(horizon=3, dim=8, depth=1, epochs=1, futr_exog_list=["price"])
+    model.fit(frame, time_col="hour", target_col="load").save(tmp_path / "model")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    assert main(["diagnose", str(tmp_path / "model"), str(tmp_path / "data.csv")]) == 0
     assert "ea-6" in capsys.readouterr().out
 
 

@@ -71,19 +71,28 @@ def test_classifier_without_a_step_reports_the_reason(exported):
     assert "only a causal classifier has a step" in about["without"]["step"]
 
 
-def test_forecaster_without_a_step_rereads_its_sequence(tmp_path, capsys):
-    wave = np.sin(np.arange(150) / 4)
-    options = dict(horizon=3, dim=8, depth=1, epochs=1, window=20, lags=2)
-    fitted = EAForecaster(mixer="ea", **options).fit(wave)
-    fitted.save(tmp_path / "exact")
+def test_forecaster_example_prints_quantiles(tmp_path, capsys):
+    """The series has integer times and no covariates, so its graph reads values alone."""
+    fitted = EAForecaster(3, "linear-rnn", dim=8, depth=1, epochs=1)
+    fitted.fit(0.5 + np.sin(np.arange(150) / 4)).save(tmp_path / "model")
     out = tmp_path / "out"
-    assert main(["export", str(tmp_path / "exact"), "--out", str(out)]) == 0
-    assert "no step: a step of mixer 'ea' cannot be exported" in capsys.readouterr().out
-    scale = next(iter(fitted.states_.values())).scaler
-    values = scale.mean + scale.std * np.sin(np.arange(20) / 3)
-    want = fitted.with_history(values).predict()["EAForecaster"].tolist()
-    found = [float(line.split()[-1]) for line in ran(out).splitlines()]
-    assert found == pytest.approx(want, abs=1e-4)
+    assert main(["export", str(tmp_path / "model"), "--out", str(out)]) == 0
+    assert f"{out / 'step.onnx'}: step, " in capsys.readouterr().out
+    assert not (out / "sequence.onnx").exists()
+    history = json.loads((out / "export.json").read_text())["example"]["history"]
+    want = fitted.with_history([row["y"] for row in history]).predict()["EAForecaster"].tolist()
+    rows = [line.split() for line in ran(out).splitlines()]
+    assert [row[0] for row in rows] == ["ds", "198", "199", "200"]
+    middle = rows[0].index("0.5")
+    assert [float(row[middle]) for row in rows[1:]] == pytest.approx(want, abs=1e-4)
+
+
+def test_forecaster_without_a_step_gives_one_line(tmp_path, capsys):
+    wave = np.sin(np.arange(60) / 4)
+    EAForecaster(3, "ea", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "exact")
+    line = error_of([tmp_path / "exact", "--out", tmp_path / "out"], capsys)
+    assert "a step of mixer 'ea' cannot be exported" in line
+    assert not (tmp_path / "out").exists()
 
 
 def corrupted(models, tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,8 +45,8 @@ def folder(tmp_path_factory):
     table().to_csv(folder / "data.csv", index=False)
     options = ["--target", "OT", "--quantiles", "0.9,0.1", "--out", folder / "model"]
     output = run("fit", folder / "data.csv", *options, *SMALL)
-    summary = "1 series, frequency h (inferred), calendar fields: hour, weights of step "
-    assert output.startswith(f"{folder / 'model'}: {summary}")
+    summary = r": 1 series \(1 with [\w ]+\), frequency h \(inferred\), season 24, validation"
+    assert re.search(f"^{folder / 'model'}{summary} pinball loss [\\d.e-]+\n$", output)
     return folder
 
 
@@ -194,8 +195,16 @@ LINES = CSV.splitlines(keepends=True)
         (CSV, ["--time", "dates"], r"data\.csv has no column 'dates': did you mean 'date'"),
         (CSV, ["--target", "none"], r"several numeric columns: load, OT; choose one with --target"),
         (CSV, ["--horizon", "0"], r"horizon"),
-        (CSV, ["--horizon", "60"], r"data\.csv: the longest series has 60 values"),
-        (CSV, ["--window", "58"], r"data\.csv: series 'OT' has 60 values, but window=58"),
+        ("".join(LINES[:4]), [], r"data\.csv: the longest series has 3 values, but training needs"),
+        (CSV, ["--future", "load,OTT"], r"data\.csv has no column 'OTT': did you mean 'OT'"),
+        (CSV, ["--past", "OT"], r"data\.csv: a covariate must be another column, got 'OT'"),
+        (CSV, ["--past", "load,,"], r"^--past must be columns such as temp,promo, got 'load,,'"),
+        (CSV, ["--past", "load", "--future", "load"], r"^column 'load' is in futr_exog_list and"),
+        (CSV, ["--static", "load"], r"data\.csv: .*: load must be constant in each series"),
+        (CSV, ["--target", "none", "--past", "load,OT"], r"no numeric column to forecast besides"),
+        (CSV, ["--season", "24,x"], r"^--season must be numbers such as 24,168, got '24,x'"),
+        (CSV, ["--season", "0"], r"^season_length must be at least 1, got 0"),
+        (CSV, ["--holidays", "XX"], r"^holidays must be the ISO code of a country.*got 'XX'"),
         (CSV, ["--mixer", "bogus"], r"^unknown mixer 'bogus'"),
         (CSV, ["--quantiles", "low"], r"--quantiles must be numbers such as 0\.1,0\.9, got 'low'"),
         (CSV, ["--quantiles", "0"], r"^quantiles must be distinct and between 0 and 1"),
@@ -207,7 +216,7 @@ LINES = CSV.splitlines(keepends=True)
 def test_error_names_the_invalid_input(tmp_path, content, options, reason):
     (tmp_path / "data.csv").write_text(content)
     options = ["--target", "OT", *options] if "--target" not in options else options
-    options = [] if options == ["--target", "none"] else options
+    options = options[2:] if options[:2] == ["--target", "none"] else options
     args = ["fit", tmp_path / "data.csv", "--out", tmp_path / "model", *SMALL, *options]
     result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "200"})
     if isinstance(result.exception, SystemExit):  # raised by Typer
@@ -240,6 +249,153 @@ def test_errors_name_wrong_files_and_folders(folder, tmp_path):
     ]:
         with pytest.raises(ValueError, match=reason):
             run(*args)
+
+
+DAYS = pd.date_range("2024-01-01", periods=70, freq="D")
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory):
+    """Create a table with covariates, split after 60 days, and fit a model to the first part."""
+    folder, rng = tmp_path_factory.mktemp("covariates"), np.random.default_rng(0)
+    parts = []
+    for shop in ("b", "a"):
+        temp, promo = rng.normal(10, 5, 70).round(2), np.where(rng.random(70) < 0.3, "yes", "no")
+        own = {"temp": temp, "promo": promo, "visits": rng.normal(size=70), "region": f"R{shop}"}
+        sales = 50 + 3 * temp + 20 * (promo == "yes") + rng.normal(size=70)
+        parts.append(pd.DataFrame({"shop": shop, "date": DAYS, "sales": sales.round(3)} | own))
+    both = pd.concat(parts)
+    both[both["date"] < DAYS[60]].to_csv(folder / "data.csv", index=False)
+    both[both["date"] >= DAYS[60]].to_csv(folder / "new.csv", index=False)
+    covariates = ["--future", "temp, promo", "--past", "visits", "--static", "region"]
+    columns = ["--id", "shop", "--target", "sales", *covariates]
+    options = ["--holidays", "DE", "--season", 7, "--out", folder / "model", *SMALL[:-2]]
+    options += ["--lr", 0.01]
+    output = run("fit", folder / "data.csv", *columns, *options)
+    counts, seasons = re.findall(r"2 series \((.*)\), frequency D .*, season (\d+),", output)[0]
+    assert sum(int(part.split()[0]) for part in counts.split(", ")) == 2
+    assert seasons == "7"
+    return folder
+
+
+def standard(path) -> pd.DataFrame:
+    names = {"shop": "unique_id", "date": "ds", "sales": "y"}
+    return pd.read_csv(path, parse_dates=["date"]).rename(columns=names)
+
+
+def test_predict_reads_future_covariates(shops, tmp_path):
+    args = ["predict", shops / "model", shops / "data.csv"]
+    text = run(*args, "--future-data", shops / "new.csv")
+    found = pd.read_csv(io.StringIO(text), parse_dates=["ds"])
+    expected = EAForecaster.load(shops / "model").predict(futr_df=standard(shops / "new.csv"))
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    plot = ["--plot", tmp_path / "plot.svg"]
+    assert run("predict", shops / "model", "--future-data", shops / "new.csv", *plot) == text
+    assert "10 to 90 %" in (tmp_path / "plot.svg").read_text()
+    future = pd.read_csv(shops / "new.csv").drop(columns=["sales", "visits", "region"])
+    future.assign(temp=future["temp"] + 5).to_csv(tmp_path / "warm.csv", index=False)
+    assert run(*args, "--future-data", tmp_path / "warm.csv") != text
+    future.assign(temp=[None, *future["temp"][1:]]).to_csv(tmp_path / "gap.csv", index=False)
+    future.rename(columns={"date": "day"}).to_csv(tmp_path / "day.csv", index=False)
+    other = ["--horizon", 11, "--future-data"]
+    for options, reason in [
+        ([], "the model needs future values of temp, promo; use --future-data FILE"),
+        (
+            ["--future-data", tmp_path / "gap.csv"],
+            r"gap\.csv, row 0 \(series 'b', .*: temp must not",
+        ),
+        ([*other, shops / "new.csv"], r"new\.csv has no row of series 'b' at 2024-03-11"),
+        (["--future-data", tmp_path / "day.csv"], r"day\.csv has no column 'date'"),
+        (["--future-data", "ETTh2"], "ETTh2 is a known dataset; expected a CSV or Parquet file"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            run(*args, *options)
+
+
+def test_update_reads_covariates_and_writes_scores(shops, tmp_path):
+    new = pd.read_csv(shops / "new.csv")
+    new.drop(columns="region").to_csv(tmp_path / "new.csv", index=False)  # not needed
+    args = ["update", shops / "model", tmp_path / "new.csv", "--out", tmp_path / "model"]
+    text = run(*args, "--scores", tmp_path / "scores.csv")
+    assert "20 new steps of 2 series, up to 2024-03-10" in text
+    rows = standard(shops / "new.csv")
+    expected = EAForecaster.load(shops / "model")
+    scores = expected.update(rows, return_scores=True, id_col="unique_id")
+    found = pd.read_csv(tmp_path / "scores.csv", parse_dates=["ds"])
+    pd.testing.assert_frame_equal(found, scores, check_dtype=False)
+    assert found["score"].between(0, 1).all() and found["score"].nunique() > 10
+    with pytest.raises(ValueError, match=r"scores\.csv already exists; use --force"):
+        run(*args[:-1], tmp_path / "other", "--scores", tmp_path / "scores.csv")
+    args = ["update", str(shops / "model"), str(shops / "new.csv"), "--out", str(tmp_path / "b")]
+    assert CliRunner().invoke(app, args).stderr == ""  # region is not reported as unused
+
+
+def test_backtest_reads_covariates(shops):
+    text = run("backtest", shops / "model", shops / "data.csv", "--windows", 2)
+    found = pd.read_csv(io.StringIO(text), index_col="unique_id")
+    model = EAForecaster.load(shops / "model")
+    expected = scores(model.backtest(2, df=standard(shops / "data.csv")))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    args = ["backtest", shops / "model", shops / "data.csv", "--windows", 1]
+    assert run(*args, "--refit") != run(*args)
+
+
+def test_stream_prints_the_scores_of_rows_with_covariates(shops):
+    model, text = EAForecaster.load(shops / "model"), (shops / "new.csv").read_text()
+    expected = model.update(standard(shops / "new.csv"), return_scores=True)
+    lines = run("stream", shops / "model", "--anomalies", stdin=text).splitlines()
+    found = pd.DataFrame(map(json.loads, lines))
+    assert list(found) == ["unique_id", "ds", "y", "score"]
+    assert pd.to_datetime(found["ds"]).tolist() == expected["ds"].tolist()
+    np.testing.assert_allclose(found[["y", "score"]], expected[["y", "score"]], atol=1e-6)
+    table = run("stream", shops / "model", "--anomalies", "--format", "csv", stdin=text)
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(table)), found)
+    header, first, *_ = text.splitlines()
+    for options, rows, reason in [
+        ([], text, "no future values of temp, promo: use predict, or --anomalies"),
+        (["--anomalies"], first, "line 1: a header must name the columns, among them temp, promo"),
+        (["--anomalies"], "date,sales,temp\n", "lacks the column 'promo'"),
+        (["--anomalies"], f"{header}\nb,2024-03-01,1,warm,no,0,\n", "temp must be a finite number"),
+        (["--anomalies", "--horizon", 2], "", "horizon cannot be combined with anomalies"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            run("stream", shops / "model", *options, stdin=rows)
+
+
+def test_stream_without_covariates_prints_scores(folder):
+    lines = run("stream", folder / "model", "--anomalies", stdin="".join(NEW)).splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [answer["y"] for answer in found] == [5.0, None, 5.5]
+    assert found[1]["score"] == 0
+    outlier = f"{TIMES[0]},5\n{TIMES[1]},99\n"
+    lines = run("stream", folder / "model", "--anomalies", stdin=outlier).splitlines()
+    usual, high = (json.loads(line)["score"] for line in lines)
+    assert high > 0.5 > usual
+
+
+def test_future_data_is_refused_by_models_without_covariates(folder):
+    with pytest.raises(ValueError, match="the model was fitted without --future"):
+        run("predict", folder / "model", "--future-data", folder / "data.csv")
+
+
+def test_known_dataset_may_have_covariates(tmp_path):
+    table().to_csv(tmp_path / "ETTh2.csv", index=False)
+    options = ["--data-dir", tmp_path, "--past", "load", *SMALL]
+    run("fit", "ETTh2", "--out", tmp_path / "model", *options)
+    assert EAForecaster.load(tmp_path / "model").hist_exog_list == ["load"]
+    with pytest.raises(ValueError, match="ETTh2 has no column 'HUFL'"):
+        run("fit", "ETTh2", "--out", tmp_path / "other", *options, "--past", "HUFL")
+
+
+def test_numeric_ids_are_found_in_tables(tmp_path):
+    frame = pd.concat([table(unique_id=7), table(unique_id=8)]).drop(columns="load")
+    names = dict(time_col="date", target_col="OT")
+    model = EAForecaster(3, dim=8, depth=1, epochs=1).fit(frame, **names)
+    model.save(tmp_path / "model")
+    frame["date"] += pd.Timedelta("1h")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    text = run("update", tmp_path / "model", tmp_path / "new.csv")
+    assert "2 new steps of 2 series" in text
 
 
 TIMES = pd.date_range(HOURS[-1], periods=4, freq="h")[1:]
@@ -378,6 +534,25 @@ def test_messy_table_is_read_alike_by_all_commands(tmp_path):
     last = json.loads(run("stream", model, stdin=plain_rows).splitlines()[-1])
     found = pd.read_csv(io.StringIO(run("predict", tmp_path / "new")))
     np.testing.assert_allclose(found[NAME], last[NAME], rtol=1e-6)
+
+
+def test_stream_reads_covariates_in_the_format_of_fit(tmp_path):
+    rows = [
+        f"{i % 28 + 1:02}.{i // 28 + 1:02}.2024;{i * 13 % 90 + 100},5;{i % 7},25;{i % 2 == 0}\n"
+        for i in range(56)
+    ]
+    path, model = tmp_path / "data.csv", tmp_path / "model"
+    path.write_text("Tag;Umsatz;Regen;Aktion\n" + "".join(rows[:28]))
+    options = ["--target", "Umsatz", "--past", "Regen,Aktion", "--freq", "D", "--out", model]
+    run("fit", path, *options, *SMALL)
+    new = "Tag;Umsatz;Regen;Aktion\n29.01.2024;1.150,5 €;3,75;True\n30.01.2024;140;;\n"
+    lines = run("stream", model, stdin=new).splitlines()
+    path.write_text(new)
+    run("update", model, path)
+    found = pd.read_csv(io.StringIO(run("predict", model)))
+    np.testing.assert_allclose(found[NAME], json.loads(lines[-1])[NAME], rtol=1e-6)
+    with pytest.raises(ValueError, match="line 2: Regen must be a finite number, got 'viel'"):
+        run("stream", model, stdin="Tag;Umsatz;Regen;Aktion\n31.01.2024;140;viel;True\n")
 
 
 def test_order_of_day_and_month_is_remembered(tmp_path):

@@ -33,7 +33,8 @@ def folder(tmp_path_factory):
     assert answer.returncode == 0, answer.stderr
     assert "Warning" not in answer.stderr
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(EAClassifier.__init__.__kwdefaults__, "dropout", None)  # and back
+        for estimator in (EAClassifier, EAForecaster):  # and back
+            patch.setitem(estimator.__init__.__kwdefaults__, "dropout", None)
         fitting.main(folder, folder / "one")
     return folder
 

@@ -54,7 +54,7 @@ def fit(
         ),
     ],
     out: ModelOut,
-    mixer: Mixer = "ea-6",
+    mixer: Mixer = None,
     epochs: Epochs = None,
     dim: Dim = None,
     depth: Depth = None,
@@ -111,9 +111,9 @@ def fit(
 
     chosen: dict[str, Any] = dict(epochs=epochs, dim=dim, depth=depth, patch=patch, lr=lr)
     chosen |= dict(batch_size=batch_size, checkpoint=checkpoint, validation_fraction=validation)
-    chosen |= dict(class_weight=class_weight)
+    chosen |= dict(mixer=mixer, class_weight=class_weight)
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    model = EAClassifier(mixer, device=device, random_state=seed, verbose=True, **chosen)
+    model = EAClassifier(device=device, random_state=seed, verbose=True, **chosen)
     model._check_params(len(samples.X))  # an invalid option is not an error of the file
     with torchrun(fsdp=fsdp) as processes:
         with prefix_errors(train):

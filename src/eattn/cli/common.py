@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +61,7 @@ DateFormat = Annotated[
     typer.Option("--date-format", metavar="FORMAT", help="Format of dates, such as %d/%m/%Y."),
 ]
 Mixer = Annotated[
-    str,
+    str | None,
     typer.Option("--mixer", metavar="NAME", help="Mixer, such as ea-6, ea-q25r12, sa or gru."),
 ]
 Epochs = Annotated[
@@ -84,7 +84,7 @@ ForceFiles = Annotated[bool, typer.Option("--force", help="Overwrite existing fi
 # ---- input data ----
 
 # Names of the columns that `read_series` returns, as arguments of a forecaster.
-STANDARD = {"id_col": "unique_id", "time_col": "ds", "target_col": "y"}
+STANDARD: dict[str, Any] = {"id_col": "unique_id", "time_col": "ds", "target_col": "y"}
 
 
 @contextmanager
@@ -135,23 +135,32 @@ def read_series(
     target: str | None,
     series: str | None,
     data_dir: Path | None,
+    *,
+    covariates: Sequence[str] = (),
+    ignored: Sequence[str] = (),
     **options: Any,
 ) -> "tuple[pd.DataFrame, dict[str, Any]]":
     """Read a table or a known dataset in long format, and the original names of its columns.
 
-    `options` are those of `read_table`. Prints the columns that are not used to stderr.
+    `options` are those of `read_table`. Prints the columns that are neither used nor ignored to
+    stderr.
     """
     from eattn.data import load_forecasting, read_table
 
     path = find_file(data, "forecasting", "CSV or Parquet")
     if path is not None:
-        table = read_table(path, time=time, target=target, series=series, **options)
+        options |= dict(time=time, target=target, series=series, covariates=covariates)
+        table = read_table(path, **options)
     else:
         table = load_forecasting(data, data_dir=data_dir, progress=True)
         target = target or table.target
-    names = table.columns
+    if lacking := [name for name in covariates if name not in table.frame]:
+        raise ValueError(f"{data} has no column {lacking[0]!r}")
+    names = [name for name in table.columns if name not in covariates]
     if target is None:
         target = names[0] if len(names) == 1 else "y" if "y" in names else None
+    if not names:
+        raise ValueError(f"{data} has no numeric column to forecast besides the covariates")
     if target is None:
         raise ValueError(
             f"{data} has several numeric columns: {', '.join(names)}; choose one with --target"
@@ -162,11 +171,14 @@ def read_series(
     named = "unique_id" in frame
     if not named:
         frame["unique_id"] = target
-    unused = [*(name for name in names if name != target), *table.unused]
+    unused = [name for name in (*names, *table.unused) if name not in (target, *ignored)]
     if unused and os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         print(f"eattn: columns of {data} that are not used: {', '.join(unused)}", file=sys.stderr)
-    columns = {"ds": table.time, "y": target, "unique_id": series if named else None}
-    return frame[["unique_id", "ds", "y"]], columns | {"format": dict(table.format)}
+    columns = {"ds": table.time, "y": target, "unique_id": None}
+    if named:
+        columns["unique_id"] = series or "unique_id"
+    wanted = frame[["unique_id", "ds", "y", *covariates]]
+    return wanted, columns | {"format": dict(table.format)}
 
 
 def read_history(
@@ -176,15 +188,52 @@ def read_history(
     time: str | None = None,
     target: str | None = None,
     series: str | None = None,
+    *,
+    static: bool = True,
     **options: Any,
 ) -> "tuple[pd.DataFrame, dict[str, Any]]":
-    """Read a table with the columns and formats of the training data, unless others are given."""
+    """Read a table with the columns and formats of the training data, unless others are given.
+
+    With `static=False`, static columns are not read, as for new rows of known series.
+    """
+    known, columns = _known_columns(forecaster), forecaster._columns()
+    names = time or known.get("ds"), target or known.get("y"), series or known.get("unique_id")
+    options["covariates"] = [*columns.futr, *columns.hist, *(columns.stat if static else ())]
+    options["ignored"] = columns.stat
+    table, found = read_series(data, *names, data_dir, like=known.get("format"), **options)
+    return _with_known_ids(table, forecaster), found
+
+
+def read_future(
+    forecaster: "EAForecaster", data: str, time: str | None, series: str | None, **options: Any
+) -> "pd.DataFrame":
+    """Read the known-future columns of a table, with formats as for `read_history`."""
+    from eattn.data import read_table
+
+    known, names = _known_columns(forecaster), list(forecaster._columns().futr)
+    options |= dict(time=time or known.get("ds"), series=series or known.get("unique_id"))
+    path = find_file(data, "forecasting", "CSV or Parquet")
+    if path is None:
+        raise ValueError(f"{data} is a known dataset; expected a CSV or Parquet file")
+    table = read_table(path, covariates=names, like=known.get("format"), **options)
+    return _with_known_ids(table.frame, forecaster)
+
+
+def _known_columns(forecaster: "EAForecaster") -> dict[str, Any]:
+    """Return the names and formats of the columns of the training data."""
     known = getattr(forecaster, "columns_", None) or {}
     if not known and (names := getattr(forecaster, "names_", None)):  # fitted in Python
         pairs = zip(STANDARD.values(), names, strict=True)
         known = {standard: name for standard, name in pairs if name != standard}
-    columns = time or known.get("ds"), target or known.get("y"), series or known.get("unique_id")
-    return read_series(data, *columns, data_dir, like=known.get("format"), **options)
+    return known
+
+
+def _with_known_ids(table: "pd.DataFrame", forecaster: "EAForecaster") -> "pd.DataFrame":
+    """Return a table with the unique_id of known series, which may be numbers, instead of text."""
+    if "unique_id" not in table:
+        return table
+    known = {str(name): name for name in forecaster.states_}
+    return table.assign(unique_id=[known.get(name, name) for name in table["unique_id"]])
 
 
 # ---- output files ----

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eattn.cli.common import (
+    STANDARD,
     DataDir,
     ForceFiles,
     Model,
@@ -88,5 +89,5 @@ def _layers(model: Path, data: str, data_dir: Path | None) -> "list[Layer]":
         estimator = EAForecaster.load(model)
         history, _ = read_history(estimator, data, data_dir)
         with prefix_errors(data), watching(estimator.model_) as found:
-            estimator.with_history(history).predict()
+            estimator.with_history(history, **STANDARD)
     return found

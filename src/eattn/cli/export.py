@@ -21,9 +21,10 @@ def export(
     """Export a model to ONNX or torch.export, with an example script.
 
     MODEL is a classifier, a forecaster or a causal language model. The folder holds a graph for
-    whole sequences of any length and, if the state has a fixed size, a graph for a single step.
-    export.json describes inputs, outputs, labels, scales and tokens. example.py runs the graphs
-    with onnxruntime or torch, without eattn.
+    whole sequences of any length and, if the state has a fixed size, a graph for a single step; a
+    forecaster has the step only, from raw values to quantiles. export.json describes inputs,
+    outputs, labels, series, covariates and tokens. example.py runs the graphs with onnxruntime or
+    torch, without eattn.
 
     Example: eattn export model/ --format onnx --out exported/
     """

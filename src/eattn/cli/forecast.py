@@ -6,6 +6,7 @@ import sys
 import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,6 +35,7 @@ from eattn.cli.common import (
     Thousands,
     check_out,
     prefix_errors,
+    read_future,
     read_history,
     read_series,
     write_text,
@@ -70,7 +72,6 @@ Horizon = Annotated[
     ),
 ]
 SAVE_SECONDS = 1.0  # shortest time between two writes of the state of a stream
-HISTORY = 4  # a plot shows this many horizons of history
 
 
 @app.command("fit")
@@ -86,16 +87,48 @@ def fit(
     horizon: Annotated[
         int, typer.Option("--horizon", metavar="N", min=1, help="Number of steps to forecast.")
     ] = 12,
-    window: Annotated[
-        int | None,
+    future: Annotated[
+        str | None,
         typer.Option(
-            "--window",
-            metavar="N",
-            min=1,
-            help="Number of past values to forecast from. By default the whole history.",
+            "--future",
+            metavar="COLUMNS",
+            help="Comma-separated columns that are known in advance, such as temp,promo.",
         ),
     ] = None,
-    mixer: Mixer = "ea-6",
+    past: Annotated[
+        str | None,
+        typer.Option(
+            "--past",
+            metavar="COLUMNS",
+            help="Comma-separated columns that are known for past times only.",
+        ),
+    ] = None,
+    static: Annotated[
+        str | None,
+        typer.Option(
+            "--static",
+            metavar="COLUMNS",
+            help="Comma-separated columns that are constant in each series, such as region.",
+        ),
+    ] = None,
+    holidays: Annotated[
+        str | None,
+        typer.Option(
+            "--holidays",
+            metavar="CODE",
+            help="Country or subdivision with public holidays, such as DE or DE-BY.",
+        ),
+    ] = None,
+    season: Annotated[
+        str | None,
+        typer.Option(
+            "--season",
+            metavar="N[,N]",
+            help="Season lengths in steps, such as 24,168. By default they follow from the"
+            " frequency.",
+        ),
+    ] = None,
+    mixer: Mixer = None,
     quantiles: Annotated[
         str | None,
         typer.Option(
@@ -132,26 +165,34 @@ def fit(
     """Fit a forecaster to the series in a table and save it.
 
     Columns and formats are inferred where only one fits; otherwise an error asks for the option.
-    Options that are not set have the defaults of EAForecaster. To train in several processes, run
+    Options that are not set have the defaults of EAForecaster. A simple forecast replaces the
+    model for series where it is better on validation data. To train in several processes, run
     `torchrun --nproc-per-node 2 -m eattn forecast fit ...`.
 
     Example: eattn forecast fit data.csv --target OT --horizon 12 --out model/
     """
-    from eattn.timeseries.store import check_free
-
-    check_free(out, force=force)
-    levels = None if quantiles is None else _levels(quantiles)
-    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands, encoding=encoding)
-    table, columns = read_series(data, time, target, id_, data_dir, date_format=date_format, **form)
-
     from eattn.timeseries import EAForecaster
+    from eattn.timeseries.store import check_free
     from eattn.train import torchrun
 
-    chosen: dict[str, Any] = dict(epochs=epochs, lr=lr, dim=dim, depth=depth, checkpoint=checkpoint)
+    check_free(out, force=force)
+    chosen: dict[str, Any] = dict(mixer=mixer, epochs=epochs, lr=lr, dim=dim, depth=depth)
+    chosen |= dict(checkpoint=checkpoint, freq=freq, holidays=holidays)
+    chosen |= dict(
+        quantiles=_numbers("--quantiles", quantiles, float, "0.1,0.9"),
+        season_length=_numbers("--season", season, int, "24,168"),
+        futr_exog_list=_names("--future", future),
+        hist_exog_list=_names("--past", past),
+        stat_exog_list=_names("--static", static),
+    )
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    chosen |= dict(quantiles=levels, freq=freq, device=device, random_state=seed, verbose=True)
-    model = EAForecaster(horizon, mixer, window, **chosen)
+    model = EAForecaster(horizon, device=device, random_state=seed, verbose=True, **chosen)
     model._check_params()  # an invalid option is not an error of the data
+    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands, encoding=encoding)
+    form |= dict(date_format=date_format)
+    covariates = [*chain.from_iterable(model._columns().covariates().values())]
+    names = (time, target, id_)
+    table, columns = read_series(data, *names, data_dir, covariates=covariates, **form)
     with torchrun(fsdp=fsdp) as processes:
         with prefix_errors(data):
             model.fit(table)
@@ -174,6 +215,14 @@ def predict(
     target: Target = None,
     id_: Id = None,
     horizon: Horizon = None,
+    future_data: Annotated[
+        str | None,
+        typer.Option(
+            "--future-data",
+            metavar="FILE",
+            help="Table with the columns of --future for all times to forecast.",
+        ),
+    ] = None,
     sep: Sep = None,
     decimal: Decimal = None,
     thousands: Thousands = None,
@@ -187,7 +236,8 @@ def predict(
     """Forecast each series and write the forecasts as CSV.
 
     The columns of DATA are expected to have the names of the training data; --time, --target and
-    --id name others. Forecasts are in the time zone of DATA.
+    --id name others, also for --future-data. Forecasts are in the time zone of DATA. A plot shows
+    the quantiles 0.1 to 0.9, too.
 
     Example: eattn forecast predict model/ data.csv --out forecast.csv
     """
@@ -202,21 +252,21 @@ def predict(
     from eattn.timeseries.inputs import Columns
 
     forecaster = EAForecaster.load(model)
-    history = None
+    form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
+    form |= dict(encoding=encoding, date_format=date_format)
+    future = _read_future(forecaster, future_data, time, id_, form)
     if data is not None:
-        form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
-        form |= dict(encoding=encoding, date_format=date_format)
         history, _ = read_history(forecaster, data, data_dir, time, target, id_, **form)
         with prefix_errors(data):
             forecaster = forecaster.with_history(history, **STANDARD)
     forecaster.names_ = Columns().names()  # the output has the standard names
-    forecast = forecaster.predict(horizon)
+    try:
+        forecast = forecaster.predict(horizon, future)
+    except ValueError as error:
+        raise ValueError(str(error).replace("futr_df", str(future_data))) from error
     write_text(_csv(forecast), out)
     if plot is not None:
-        from eattn.plots import plot_forecast
-
-        steps = HISTORY * len(forecast) // len(forecaster.states_)
-        plot_forecast(_recent(forecaster, history, steps), forecast, plot)
+        forecaster.plot(plot, horizon=horizon, futr_df=future)
 
 
 @app.command("backtest")
@@ -304,30 +354,44 @@ def update(
             "--out", metavar="DIR", help="Folder to save the model to. By default MODEL itself."
         ),
     ] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores", metavar="FILE", help="CSV file to write the anomaly scores of new rows to."
+        ),
+    ] = None,
     data_dir: DataDir = None,
-    force: ForceModel = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing model and file of scores.")
+    ] = False,
 ) -> None:
     """Read new rows into a saved model without training.
 
     Rows up to the last known time of their series are skipped, so DATA may be a file that grows.
-    Later forecasts start after the new rows. Columns are found as in predict.
+    Later forecasts start after the new rows. Columns are found as in predict. A score lies between
+    0 and 1, the highest for values far outside their forecast.
 
-    Example: eattn forecast update model/ data.csv
+    Example: eattn forecast update model/ data.csv --scores scores.csv
     """
     from eattn.timeseries import EAForecaster
     from eattn.timeseries.store import check_free
 
     if out is not None:
         check_free(out, force=force)
+    check_out("--scores", scores, force=force)
     forecaster = EAForecaster.load(model)
     before = {name: state.count for name, state in forecaster.states_.items()}
     form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands)
     form |= dict(encoding=encoding, date_format=date_format)
+    form |= dict(static=False)
     rows, columns = read_history(forecaster, data, data_dir, time, target, id_, **form)
     if columns["unique_id"] is None:
         rows = rows.drop(columns="unique_id")  # continues the only series
     with prefix_errors(data):
-        forecaster.update(rows, skip_known=True, **STANDARD)
+        found = forecaster.update(rows, skip_known=True, return_scores=True, **STANDARD)
+    if scores is not None:
+        found.columns = ["unique_id", "ds", "y", "score"]
+        write_text(_csv(found), scores)
     forecaster.save(out or model, force=force or out is None)
     new = {name: state.count - before[name] for name, state in forecaster.states_.items()}
     last = max(state.ds for state in forecaster.states_.values())
@@ -342,6 +406,10 @@ def stream(
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="Output format: json or csv.")
     ] = "json",
+    anomalies: Annotated[
+        bool,
+        typer.Option("--anomalies", help="Print an anomaly score of each row, not a forecast."),
+    ] = False,
     on_error: Annotated[
         Literal["stop", "skip"],
         typer.Option("--on-error", help="Stop at an invalid row, or report it and skip it."),
@@ -363,9 +431,11 @@ def stream(
     """Read rows from stdin and print a forecast after each row.
 
     A row is ds,y or unique_id,ds,y and continues the history of fit. The first line may name the
-    columns, in any order. In the output, ds is the time of a forecast and cutoff the time of the
-    row. Memory use is constant. The state is kept in float64, which suits streams that run
-    indefinitely; --state saves it at most once a second and when the command ends.
+    columns, in any order, and must name them if the model has covariates. In the output, ds is the
+    time of a forecast and cutoff the time of the row. With --anomalies, the output is
+    unique_id,ds,y,score for each row. Memory use is constant. The state is kept in float64, which
+    suits streams that run indefinitely; --state saves it at most once a second and when the command
+    ends.
 
     Example: tail -n 0 -f new_rows.csv | eattn forecast stream model/ --state FILE
     """
@@ -378,6 +448,7 @@ def stream(
     rows = RowFormat(sep, decimal, thousands, date_format)
     skip = None if on_error == "stop" else _report_skipped
     options: dict[str, Any] = dict(horizon=horizon, form=form, rows=rows, skip=skip)
+    options |= dict(anomalies=anomalies)
     try:
         with _saved_state(forecaster, state) as save:
             for line in forecasts(forecaster, sys.stdin, **options):
@@ -427,31 +498,60 @@ def _csv(table: "pd.DataFrame") -> str:
     return text
 
 
-def _levels(text: str) -> list[float]:
+def _names(option: str, text: str | None) -> list[str] | None:
+    """Return the column names in a comma-separated list."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",")]
+    if "" in names:
+        raise ValueError(f"{option} must be columns such as temp,promo, got {text!r}")
+    return names
+
+
+def _numbers(
+    option: str, text: str | None, kind: type[int] | type[float], example: str
+) -> list[float] | None:
+    """Return the numbers in a comma-separated list."""
+    if text is None:
+        return None
     try:
-        return [float(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--quantiles must be numbers such as 0.1,0.9, got {text!r}") from None
+        raise ValueError(f"{option} must be numbers such as {example}, got {text!r}") from None
 
 
-def _recent(
-    forecaster: "EAForecaster", history: "pd.DataFrame | None", steps: int
-) -> "pd.DataFrame":
-    """Return the history to plot: the end of the data, or else the values kept in the states."""
-    import pandas as pd
-
-    if history is not None:
-        return history.groupby("unique_id", sort=False).tail(steps)
-    kept = {name: state.recent() for name, state in forecaster.states_.items()}
-    return pd.concat(pd.DataFrame({"unique_id": n, "ds": t, "y": y}) for n, (t, y) in kept.items())
+def _read_future(
+    forecaster: "EAForecaster",
+    file: str | None,
+    time: str | None,
+    id_: str | None,
+    form: dict[str, Any],
+) -> "pd.DataFrame | None":
+    """Read the file of --future-data if the model has known-future columns."""
+    names = ", ".join(forecaster._columns().futr)
+    if file is None and names:
+        raise ValueError(f"the model needs future values of {names}; use --future-data FILE")
+    if file is None:
+        return None
+    if not names:
+        raise ValueError("--future-data cannot be used: the model was fitted without --future")
+    return read_future(forecaster, file, time, id_, **form)
 
 
 def _summary(model: "EAForecaster") -> str:
-    count, best = len(model.states_), model.history_.best if model.history_ else None
+    """Return the series, their seasons, the forecasts that were chosen, and the mean loss."""
+    seasons = " and ".join(map(str, model.predictor_.seasons))
     inferred = "" if model.freq else " (inferred)"
-    summary = f"{count} series, frequency {model.freq_}{inferred}"
-    summary += f", calendar fields: {', '.join(model.predictor_.fields) or 'none'}"
-    if best is None:
-        return f"{summary}, weights of the last step"
-    error = f"validation MAE {best.metrics['val_mae']:.3f} standard deviations"
-    return f"{summary}, weights of step {best.step}, {error}"
+    report = model.fit_report_
+    names = list(report.columns[2:])
+    chosen = [names.index(name) for name in report["choice"]]
+    used = [f"{chosen.count(i)} with {name}" for i, name in enumerate(names) if i in chosen]
+    losses = report[names].to_numpy()[range(len(report)), chosen]
+    known = losses[losses == losses]  # NaN for series that are too short to validate on
+    parts = [
+        f"{len(report)} series ({', '.join(used)})",
+        f"frequency {model.freq_}{inferred}",
+        f"season {seasons}" if seasons else "no season",
+        f"validation pinball loss {known.mean():.3g}" if len(known) else "no validation",
+    ]
+    return ", ".join(parts)
