@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 
 import peak_helpers
@@ -39,3 +40,18 @@ def few_processes(request: pytest.FixtureRequest):
         if request.path.name != "test_peak.py":
             patch.setattr(peak, "trial", peak_helpers.trial)
         yield
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from forecasting_helpers import write_all  # needs pandas
+
+    folder = tmp_path_factory.mktemp("data")
+    write_all(folder)
+    return folder
+
+
+@pytest.fixture
+def small_data(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point EATTN_DATA to small datasets of the forecasting study."""
+    monkeypatch.setenv("EATTN_DATA", str(small_folder))

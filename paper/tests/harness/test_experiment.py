@@ -65,7 +65,7 @@ def test_experiments_have_one_shape(name):
 
 
 # Need data, a sweep or a GPU.
-ELSEWHERE = ("table3", "table4", "faithful", "lm", "recall", "gpu")
+ELSEWHERE = ("table3", "table4", "faithful", "forecasting", "lm", "recall", "gpu")
 COMPLETE = [name for name in experiment.names() if name not in ELSEWHERE]
 
 
@@ -78,7 +78,10 @@ def test_published_rows_belong_to_the_full_plan(name, monkeypatch):
     assert found and all(row in log.rows for row in found)
 
 
-@pytest.mark.parametrize("name", ["table1", "table3", "table4", "faithful", "recall", "lm", "fig4"])
+MIXED = ("table1", "table3", "table4", "faithful", "forecasting", "recall", "lm", "fig4")
+
+
+@pytest.mark.parametrize("name", MIXED)
 def test_unknown_mixers_are_refused(name):
     module = experiment.load(name)
     plan = dataclasses.replace(module.plan(quick=True), mixers=("xx",))

@@ -1,0 +1,1 @@
+"""Parts of the forecasting study, `paper/beyond/forecasting.py`."""
