@@ -6,8 +6,8 @@ models and LightGBM; and on electricity loads with and without covariates. As a 
 anomalies it reads the Numenta Anomaly Benchmark (NAB). On the short ETT tasks its mixer is replaced
 by softmax attention and a GRU. On ETT streams the coverage of its intervals is counted.
 
-Nothing was chosen on the values that are forecast here: development used the values before them,
-and the settings for NAB come from four of its seven folders.
+The split `dev` of the plan leaves out the values that are forecast here, for development. The
+settings for NAB are chosen on four of its seven folders.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,6 +139,7 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     """Draw the panels of all parts, for the first variant."""
     own = next(iter(variants(rows).values()), [])
     drawn = [panel for module in PARTS.values() for panel in _panels(module, own)]
+    drawn.sort(key=lambda panel: -panel.columns)  # wide ones first
     found = [
         replace(panel, title=f"({letter}) {panel.title}")
         for letter, panel in zip("abcdefgh", drawn, strict=False)

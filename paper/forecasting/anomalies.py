@@ -28,6 +28,7 @@ from paper.harness.target import Rows, Target
 GAUSSIAN = "WindowedGaussian"
 WINDOW, STEP = 6400, 100  # values of the windowed Gaussian, and values between two updates of it
 HORIZON = 12
+DEFAULT = "default"  # setting without parameters
 RESTS = (0, 10, 25, 50, 100, 200)  # rows
 
 
@@ -38,17 +39,13 @@ def keys(plan: Plan, rows: Rows = ()) -> Iterator[Key]:
             names = ", ".join(Plan.detectors)
             raise ValueError(f"detectors must be of {names}, got {detector!r}")
         key = {"what": "anomalies"} | plan.common(detector)
-        final = {"files": "all", "setting": None, "rest": 0}
-        if detector == OURS:
-            tried = [key | {"files": "some", "setting": each} for each in plan.settings]
-            yield from tried
-            found = [row for each in tried for row in rows if matches(row, each)]
-            if len(found) < len(tried):
-                continue
+        settings = plan.settings if detector == OURS else (DEFAULT,)
+        tried = [key | {"files": "some", "setting": setting} for setting in settings]
+        yield from tried
+        found = [row for each in tried for row in rows if matches(row, each)]
+        if plan.split == "test" and len(found) == len(tried):
             setting, rest = best(found)
-            final |= {"setting": setting, "rest": rest}
-        if plan.split == "test":
-            yield key | final
+            yield key | {"files": "all", "setting": setting, "rest": rest}
 
 
 def best(rows: Rows) -> tuple[str, int]:
@@ -59,24 +56,31 @@ def best(rows: Rows) -> tuple[str, int]:
 
 
 def measure(key: Key) -> Row:
-    """Score the files of a key; those that settings are chosen on have a score for each rest."""
-    chosen = [
-        name
-        for name in nab.names()
-        if key["files"] == "all" or name.partition("/")[0] in nab.CHOSEN_ON
-    ]
-    if key["first"]:  # of every folder alike
-        chosen = chosen[:: max(1, len(chosen) // key["first"])][: key["first"]]
-    series = [nab.load(name) for name in chosen]
+    """Score the files of a key.
+
+    Files that settings are chosen on have a score for each rest, all files for no rest and for the
+    chosen one. `others` is the standard score of the files that nothing was chosen on.
+    """
+    names = [name for name in nab.names() if key["files"] == "all" or _chosen_on(name)]
+    if key["first"]:  # of all folders alike
+        names = names[:: max(1, len(names) // key["first"])][: key["first"]]
+    series, score_rows = [nab.load(name) for name in names], detector(key)
     began = perf_counter()
-    scores = [detector(key)(each) for each in series]
-    rest = key.get("rest")
-    found = {
-        str(rows): nab.score(series, [alarms(each, rows) for each in scores])
-        for rows in (RESTS if rest is None else (rest,))
-    }
-    sizes = {"count": len(series), "rows": sum(len(each.values) for each in series)}
-    return {"scores": found, "seconds": perf_counter() - began} | sizes
+    scores = [score_rows(each) for each in series]
+    row: Row = {"seconds": perf_counter() - began, "count": len(series)}
+    row["rows"] = sum(len(each.values) for each in series)
+    final = key["files"] == "all"
+    for rest in (0, key["rest"]) if final else RESTS:
+        found = [alarms(each, rest) for each in scores]
+        row.setdefault("scores", {})[str(rest)] = nab.score(series, found)
+    other = [n for n, name in enumerate(names) if not _chosen_on(name)]
+    if any(series[n].windows for n in other):
+        row["others"] = nab.score([series[n] for n in other], [found[n] for n in other])["standard"]
+    return row
+
+
+def _chosen_on(name: str) -> bool:
+    return name.partition("/")[0] in nab.CHOSEN_ON
 
 
 def detector(key: Key) -> Callable[[nab.Series], Array]:
@@ -84,7 +88,7 @@ def detector(key: Key) -> Callable[[nab.Series], Array]:
     if key["model"] == GAUSSIAN:
         return windowed_gaussian
     options = [*(key["options"] or ())]
-    if key["setting"] != "default":
+    if key["setting"] != DEFAULT:
         options += key["setting"].split("+")
     return lambda series: anomaly_scores(series, options)
 
@@ -168,26 +172,46 @@ def tables(rows: Rows) -> Iterator[Table]:
     """Yield the scores of all files next to the scoreboard, and those of the settings."""
     lines = []
     for model, row in whole(rows).items():
-        scores = row["scores"][str(row["rest"])]
-        cells = [f"{scores[profile]:.1f}" for profile in nab.PROFILES]
-        setting = f", {row['setting']}, rest {row['rest']}" if "setting" in row else ""
-        lines.append([model, *cells, f"measured in {row['seconds']:.0f} s{setting}"])
+        for rest, scores in row["scores"].items():
+            last = int(rest) == row["rest"]
+            cells = [f"{scores[profile]:.1f}" for profile in nab.PROFILES]
+            name = model if last else f"{model}, rest {rest}"
+            lines.append(
+                [
+                    name,
+                    *cells,
+                    f"{row['others']:.1f}" if last and "others" in row else "",
+                    "measured",
+                ]
+            )
     if lines:
         for name, of in scoreboard(rows).items():
-            lines.append([name, *(of[profile] for profile in nab.PROFILES), "published"])
+            lines.append([name, *(of[profile] for profile in nab.PROFILES), "", "published"])
         lines.sort(key=lambda line: -_number(line[1]))
-        head = ["detector", "standard", "reward low FP", "reward low FN", "source"]
-        yield Table("NAB: scores of all files", head, lines)
+        head = ["detector", "standard", "reward low FP", "reward low FN"]
+        head += ["standard, other folders", "source"]
+        notes = [
+            f"{model}: {row['setting']}, rest {row['rest']}, {row['seconds']:,.0f} s."
+            for model, row in whole(rows).items()
+        ]
+        note = (
+            f"Settings are chosen on {', '.join(nab.CHOSEN_ON)}; the other folders were not used."
+        )
+        yield Table("NAB: scores of all files", head, lines, [note, " ".join(notes)])
     tried = [row for row in rows_of(rows, "anomalies") if row["files"] == "some"]
     if tried:
         rests = list(tried[0]["scores"])
         body = [
-            [row["setting"], *(f"{row['scores'][rest]['standard']:.1f}" for rest in rests)]
+            [row["model"], row["setting"]]
+            + [f"{row['scores'][rest]['standard']:.1f}" for rest in rests]
             for row in tried
         ]
-        note = f"Files in {', '.join(nab.CHOSEN_ON)}; the best cell is used for all files."
-        head = ["parameters", *(f"rest {rest}" for rest in rests)]
-        yield Table("NAB: standard score by setting", head, body, [note])
+        note = (
+            "A rest is the number of rows after an alarm in which only a higher score is an alarm."
+        )
+        head = ["detector", "parameters", *(f"rest {rest}" for rest in rests)]
+        title = "NAB: standard score of the files that settings are chosen on"
+        yield Table(title, head, body, [note])
 
 
 def _number(text: str) -> float:

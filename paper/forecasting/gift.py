@@ -53,6 +53,8 @@ PUBLISHED = {  # name in the file of results: name in the tables
 PRETRAINED = ("Chronos-2", "TimesFM-2.5", "TiRex", "Toto-2.0-4m", "Chronos-Bolt small")
 POINT = ("N-BEATS", "DLinear")  # forecast no quantiles
 BY_TASK = ("PatchTST", "AutoARIMA")  # published models in the table by task
+AXIS = {"m4_hourly": "m4", "m4_weekly": "m4", "hospital": "hosp.", "saugeen": "saug."}
+AXIS |= {"us_births": "birth"}  # names on an axis
 WORSE = 1.05  # ratio to seasonal naive from which on a task is named
 
 
@@ -253,11 +255,12 @@ def panels(rows: Rows) -> Iterator[Panel]:
     if not mase:
         return
     others, losses = published_relative(rows, "mase"), published_relative(rows, "crps")
-    points: list[Point] = [{"series": OURS, "x": task, "y": mase[task]} for task in mase]
-    for name in BY_TASK:
-        of = others.get(name, {})
-        points += [{"series": name, "x": task, "y": of[task]} for task in of]
-    title = "GIFT-Eval: MASE relative to seasonal naive"
+    points: list[Point] = [
+        {"series": name, "x": _label(task), "y": ratio}
+        for name, of in ((OURS, mase), *((name, others.get(name, {})) for name in BY_TASK))
+        for task, ratio in of.items()
+    ]
+    title = "GIFT-Eval: MASE relative to seasonal naive, others as published"
     yield dots(title, points, y="MASE / naive", log=True, looks=LOOKS, columns=6)
     means = {OURS: geometric_mean(crps.values())}
     means |= {name: geometric_mean(of.values()) for name, of in losses.items()}
@@ -267,6 +270,13 @@ def panels(rows: Rows) -> Iterator[Panel]:
     ]
     title = f"GIFT-Eval: CRPS relative to seasonal naive, {len(crps)} tasks"
     yield bars(title, points, x="geometric mean of CRPS / naive", looks=LOOKS)
+
+
+def _label(task: str) -> str:
+    """Return a short name of a task for an axis, such as ett1/15T or ett1/15T/long."""
+    data, freq, term = task.split("/")
+    words = [AXIS.get(data, data), freq, {"short": "", "medium": "med."}.get(term, term)]
+    return "/".join(filter(None, words))
 
 
 def losses(rows: Rows) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_a_plan_is_measured_once_and_resumed(tmp_path):
     log = RunLog(tmp_path / "forecasting.jsonl", "forecasting")
     found = list(forecasting.rows(TINY, log))
     assert [row["what"] for row in found if row["what"] != "published"] == [
-        *("scoreboard", "gift", "gift", "anomalies", "coverage")
+        *("scoreboard", "gift", "gift", "anomalies", "anomalies", "coverage")
     ]
     before = log.path.read_bytes()
     again = RunLog(log.path, "forecasting")

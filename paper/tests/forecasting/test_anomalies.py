@@ -8,7 +8,7 @@ from paper.forecasting import anomalies, nab
 from paper.forecasting.anomalies import GAUSSIAN, alarms, best, windowed_gaussian
 from paper.forecasting.plan import OURS, Plan
 
-KEY = {"model": GAUSSIAN, "first": None, "options": None, "files": "all", "setting": None}
+KEY = {"model": GAUSSIAN, "first": None, "options": None, "files": "all", "setting": "default"}
 needs_scores = pytest.mark.skipif(
     "season_length" not in PARAMETERS, reason="needs EAForecaster with anomaly scores"
 )
@@ -43,8 +43,9 @@ def test_a_full_window_slides_in_steps(monkeypatch):
 
 @pytest.mark.usefixtures("small_data")
 def test_a_row_has_the_scores_of_all_profiles():
-    row = anomalies.measure(KEY | {"rest": 0})
-    assert list(row["scores"]) == ["0"]
+    row = anomalies.measure(KEY | {"rest": 25})
+    assert list(row["scores"]) == ["0", "25"]
+    assert 50 < row["others"] <= 100
     assert list(row["scores"]["0"]) == list(nab.PROFILES)
     assert 50 < row["scores"]["0"]["standard"] <= 100  # the jump is easy
     assert (row["count"], row["rows"]) == (3, 720)
@@ -101,12 +102,15 @@ def test_tables_show_the_scoreboard_and_the_settings():
     rows = [key | row for key, row in anomalies.published()]
     assert list(anomalies.tables(rows)) == list(anomalies.losses(rows)) == []
     rows += [run("some", "default", **{"0": 30.0, "50": 41.0})]
-    rows += [run("all", "default", **{"50": 60.0}) | {"rest": 50}]
+    rows += [run("all", "default", **{"0": 9.0, "50": 60.0}) | {"rest": 50, "others": 44.0}]
     whole, settings = anomalies.tables(rows)
-    assert [line[0] for line in whole.lines] == ["Numenta HTM", OURS, "Random"]
-    assert whole.lines[0][1:] == ["70.5-69.7", "62.6-61.7", "75.2-74.2", "published"]
-    assert whole.lines[1][-1] == "measured in 9 s, default, rest 50"
-    assert settings.lines == [["default", "30.0", "41.0"]]
+    assert [line[0] for line in whole.lines] == [
+        *("Numenta HTM", OURS, "Random", f"{OURS}, rest 0")
+    ]
+    assert whole.lines[0][1:] == ["70.5-69.7", "62.6-61.7", "75.2-74.2", "", "published"]
+    assert whole.lines[1][1:] == ["60.0", "60.0", "60.0", "44.0", "measured"]
+    assert whole.notes[1] == "EAForecaster: default, rest 50, 9 s."
+    assert settings.lines == [[OURS, "default", "30.0", "41.0"]]
     assert list(anomalies.losses(rows)) == [
         "NAB, standard score: Numenta HTM 70.5-69.7 (published); EAForecaster 60.0."
     ]
