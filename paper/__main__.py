@@ -34,7 +34,7 @@ def list_experiments() -> None:
     for name in experiment.names():
         found = experiment.result(name)
         note = f"{len(found.rows)} rows" + ", quick run" * found.quick
-        print(f"{name:<10} {found.module.TITLE} ({note})")
+        print(f"{name:<11} {found.module.TITLE} ({note})")
 
 
 @app.command()
