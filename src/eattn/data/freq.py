@@ -40,6 +40,14 @@ def times_after(freq: Freq, time: Time, count: int) -> Times:
     return _with_zone(freq, pd.DatetimeIndex(ticks.view("M8[ns]")), time.tz)
 
 
+def is_next(freq: Freq, time: Time, other: Time) -> bool:
+    """Return whether `other` is one step after `time`."""
+    size = _size(freq)
+    if size is None or getattr(time, "tz", None) is not None:
+        return bool(times_after(freq, time, 1)[0] == other)
+    return bool(time + size == other if isinstance(freq, int) else other.value - time.value == size)
+
+
 def times_until(freq: Freq, time: Time, count: int) -> Times:
     """Return the last `count` times up to and including `time`."""
     if isinstance(freq, int):

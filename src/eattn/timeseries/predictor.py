@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eattn.data.freq import Freq, Time, Times, times_after, times_until
+from eattn.data.freq import Freq, Time, Times, is_next, times_after, times_until
 from eattn.models import QuantileForecaster
 from eattn.nn import EncoderState
 from eattn.nn.decoding_state import parts, rebuilt
+from eattn.timeseries.ahead import Ahead
 from eattn.timeseries.anomalies import START, Surprise
-from eattn.timeseries.calendar import calendar_columns
 from eattn.timeseries.calibration import Calibration
 from eattn.timeseries.choice import rule_quantiles
 from eattn.timeseries.covariates import Covariates
@@ -63,8 +63,7 @@ class SeriesState:
 
     def next_times(self, count: int) -> Times:
         """Return the next `count` times."""
-        zone = None if isinstance(self.freq, int) else self.ds.tz
-        return _next_times(self.freq, self.ds, zone, count)
+        return times_after(self.freq, self.ds, count)
 
     def recent(self) -> tuple[Times, Values]:
         """Return the times and values that the state still holds."""
@@ -85,7 +84,7 @@ class SeriesState:
             return replace(series, ds=self.next_times(len(series)))
         times = self._in_zone(series.ds)
         series, first = replace(series, ds=times), times[0]
-        if len(times) == 1 and first == self.next_times(1)[0]:
+        if len(times) == 1 and is_next(self.freq, self.ds, first):
             return series  # the usual case, without the work below
         if first == self.ds:
             raise ValueError(f"series {name!r}: {first} is already known")
@@ -241,6 +240,10 @@ class Predictor:
         return np.concatenate(outputs, 1), to_arrays(encoder)
 
     @cached_property
+    def _ahead(self) -> Ahead:
+        return Ahead(self.fields)
+
+    @cached_property
     def _fast(self) -> FastModel | None:
         return fast_model(self.model)
 
@@ -345,7 +348,7 @@ class Predictor:
 
     def next_times(self, states: Sequence[SeriesState], horizon: int) -> list[Times]:
         """Return the next times of each series."""
-        return [state.next_times(horizon) for state in states]
+        return [self._ahead.times(state.freq, state.ds, horizon) for state in states]
 
     def forecast(
         self, states: Sequence[SeriesState], times: Sequence[Times], futr: Sequence[Known]
@@ -405,28 +408,15 @@ class Predictor:
         """Return what is known in advance about equally many rows of series: [B, n, columns]."""
         parts = [np.stack([rows.futr for rows in new])] if self.covariates.futr_width else []
         if self.fields or not parts:
-            firsts = [rows.ds[0] for rows in new]
-            found = {first: rows.ds for first, rows in zip(firsts, new, strict=True)}
-            columns = {first: self._calendar(first, times) for first, times in found.items()}
-            parts.insert(0, np.stack([columns[first] for first in firsts]))
+            # Equal times may have different zones.
+            keys = [(rows.ds[0], getattr(rows.ds, "tz", None)) for rows in new]
+            found = {key: rows.ds for key, rows in zip(keys, new, strict=True)}
+            columns = {key: self._ahead.columns(times) for key, times in found.items()}
+            parts.insert(0, np.stack([columns[key] for key in keys]))
         if len(states[0].stat):
             static = np.stack([state.stat for state in states])
             parts.append(np.repeat(static[:, None], parts[0].shape[1], 1))
         return np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
-
-    def _calendar(self, first: Time, times: Times) -> Known:
-        """Return calendar columns; those of the last forecast are remembered for the next row."""
-        start, last = self.__dict__.get("_last_calendar", (None, None))
-        if start != first or len(last) < len(times):
-            last = calendar_columns(times, self.fields)
-            self.__dict__["_last_calendar"] = first, last
-        return last[: len(times)]
-
-
-@lru_cache(maxsize=1024)  # many series end at the same time
-def _next_times(freq: Freq, time: Time, zone: Any, count: int) -> Times:
-    """Return the next times; `zone` is that of `time`, as equal times may have different zones."""
-    return times_after(freq, time, count)
 
 
 def _flatten(rows: Sequence[Rows], count: int) -> tuple[Rows, Any, Any]:
