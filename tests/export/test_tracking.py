@@ -39,7 +39,7 @@ def test_every_step_matches_the_library(seasons):
             np.testing.assert_allclose(track.rows[number, -1], rows[t], rtol=1e-9)
             want = features.read_tokens(rows, at, first, seasons)
             np.testing.assert_allclose(x[number], want, rtol=1e-4, atol=1e-4)
-            want = features.look_ahead(rows, at, first, steps, seasons)[0]
+            want = features.look_ahead(rows, at, first, steps, seasons)
             np.testing.assert_allclose(ahead[number], want, rtol=1e-4, atol=1e-4)
     for number, (rows, after) in enumerate(known):
         np.testing.assert_allclose(track.rows[number], rows[-track.rows.shape[1] :], rtol=1e-9)

@@ -24,6 +24,8 @@ def test_consecutive_requests_return_next_times_and_columns(freq, count):
     for _ in range(BLOCK + 2 if count == 12 else 3):
         times = ahead.times(freq, time, count)
         assert times.tolist() == times_after(freq, time, count).tolist()
+        labels = ahead.labels(freq, time, count)
+        assert labels == [each if isinstance(freq, int) else str(each) for each in times]
         np.testing.assert_array_equal(ahead.columns(times), calendar_columns(times, fields))
         time = times[0]
 

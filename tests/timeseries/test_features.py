@@ -11,6 +11,7 @@ from eattn.timeseries.features import (
     read_tokens,
     rows_kept,
     rule_names,
+    step_features,
 )
 from eattn.timeseries.tracking import SCALE, VALUE, follow
 
@@ -31,9 +32,9 @@ def at_end(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def forecasts(y, seasons=SEASONS, steps=STEPS) -> dict[str, np.ndarray]:
     """Return the simple forecasts after the last value in its unit, by name."""
     rows, _ = follow(np.asarray(y).tolist(), seasons)
-    found, features = look_ahead(rows, *at_end(rows), steps, seasons)
+    found = look_ahead(rows, *at_end(rows), steps, seasons)
     assert found.shape == (1, len(steps), len(rule_names(seasons)))
-    assert features.shape == (len(steps), STEP_FEATURES)
+    assert step_features(steps).shape == (len(steps), STEP_FEATURES)
     values = rows[-1, VALUE] + rows[-1, SCALE] * found[0]
     return dict(zip(rule_names(seasons), values.T, strict=True))
 
@@ -113,11 +114,11 @@ def test_series_one_after_the_other_do_not_mix():
     parts = [follow(series(n, seed).tolist(), SEASONS)[0] for seed, n in enumerate((9, 30))]
     rows = np.concatenate(parts)
     at, first = np.array([[3, 8], [12, 38]]), np.array([[0, 0], [9, 9]])
-    together = look_ahead(rows, at, first, STEPS, SEASONS)[0]
+    together = look_ahead(rows, at, first, STEPS, SEASONS)
     tokens = read_tokens(rows, at, first, SEASONS)
     for number, (part, start) in enumerate(zip(parts, (0, 9), strict=True)):
         own = at[number] - start
-        alone = look_ahead(part, own, np.zeros_like(own), STEPS, SEASONS)[0]
+        alone = look_ahead(part, own, np.zeros_like(own), STEPS, SEASONS)
         assert_array_equal(together[number], alone)
         assert_array_equal(tokens[number], read_tokens(part, own, np.zeros_like(own), SEASONS))
 
@@ -130,8 +131,8 @@ def test_kept_rows_are_enough_for_a_stream(horizon):
     for back in (0, horizon):  # forecasts of the new value begin up to a horizon before
         at, first = np.array([len(rows) - 1 - back]), np.array([0])
         own = np.array([len(kept) - 1 - back])
-        expected = look_ahead(rows, at, first, steps, SEASONS)[0]
-        assert_array_equal(look_ahead(kept, own, first, steps, SEASONS)[0], expected)
+        expected = look_ahead(rows, at, first, steps, SEASONS)
+        assert_array_equal(look_ahead(kept, own, first, steps, SEASONS), expected)
     at, own = np.array([len(rows) - 1]), np.array([len(kept) - 1])
     expected = read_tokens(rows, at, first, SEASONS)
     assert_array_equal(read_tokens(kept, own, first, SEASONS), expected)
@@ -143,7 +144,7 @@ def test_features_do_not_depend_on_level_and_unit(a, b):
         rows, _ = follow(y.tolist(), SEASONS)
         at = np.arange(1, len(y))  # the scale of a single value is that of a constant
         first = np.zeros_like(at)
-        rules = look_ahead(rows, at, first, STEPS, SEASONS)[0]
+        rules = look_ahead(rows, at, first, STEPS, SEASONS)
         return read_tokens(rows, at, first, SEASONS), rules
 
     y = series()
@@ -163,6 +164,7 @@ def test_differences_are_bounded():
     y[:50] = 1e-6 * np.arange(50)
     rows, _ = follow(y.tolist(), SEASONS)
     at, first = np.arange(len(y)), np.zeros(len(y), np.int64)
-    rules, features = look_ahead(rows, at, first, np.array([1, 10**6]), SEASONS)
+    steps = np.array([1, 10**6])
+    rules, features = look_ahead(rows, at, first, steps, SEASONS), step_features(steps)
     assert np.abs(rules).max() <= FARTHEST
     assert np.isfinite(features).all() and np.isfinite(read_tokens(rows, at, first, SEASONS)).all()

@@ -223,7 +223,7 @@ def test_simple_forecast_replaces_the_model(rule):
     found = predict(predictor, states)
     rows = states[1].track.rows
     at, first, steps = np.array([len(rows) - 1]), np.array([0]), np.arange(1, HORIZON + 1)
-    rules = look_ahead(rows, at, first, steps, (4,))[0][0, :, number]
+    rules = look_ahead(rows, at, first, steps, (4,))[0, :, number]
     expected = rows[-1, VALUE] + rows[-1, SCALE] * rules
     assert_allclose(found[1, :, HALF], expected, atol=1e-9)
     walk = np.sqrt(np.pi / 2) * rows[-1, MOVE] * np.sqrt(steps)

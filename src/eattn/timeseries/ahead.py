@@ -31,15 +31,26 @@ class Ahead:
         self._times, self._zone = times, times.tz if dated else None
         self._ticks = (times.as_unit("ns") if dated else times).astype(np.int64).to_numpy()
         self._columns = calendar_columns(times, self.fields)
+        self._labels = [str(time) if dated else time for time in times.tolist()]
 
     def times(self, freq: Freq, time: Time, count: int) -> Times:
         """Return the `count` times that follow `time`."""
+        places = self._after(freq, time, count)  # may renew the block
+        return self._times[places]
+
+    def labels(self, freq: Freq, time: Time, count: int) -> list[Any]:
+        """Return these times as text, and integers as they are."""
+        places = self._after(freq, time, count)
+        return self._labels[places]
+
+    def _after(self, freq: Freq, time: Time, count: int) -> slice:
+        """Return the places of the next times in the block, which is renewed if it lacks them."""
         place = self._place(time, 1 + count)
         if place is None:
             following = times_after(freq, time, max(count, BLOCK))
             self._set_block(following.insert(0, time))
             place = 0
-        return self._times[place + 1 : place + 1 + count]
+        return slice(place + 1, place + 1 + count)
 
     def columns(self, times: Times) -> NDArray[np.float32]:
         """Return the calendar columns of consecutive times: [n, columns]."""

@@ -67,7 +67,7 @@ class FastModel:
         hidden = hidden + _gelu(self.hidden(hidden))
         y = self.head(hidden) + self.direct(features[..., : self.plain])
         naive = rules[..., :1]
-        apart = (rules - naive).clip(-FARTHEST, FARTHEST)
+        apart = np.maximum(np.minimum(rules - naive, FARTHEST), -FARTHEST)  # faster than clip
         n = self.rules
         median = naive + (y[..., :n] * apart).sum(-1, keepdims=True) + y[..., n : n + 1]
         positive = np.logaddexp(0.0, y[..., n + 1 :] + UNIT)  # softplus
@@ -97,7 +97,8 @@ class _Block:
         u = self.norm_mixer(x)
         window = np.concatenate([conv, u[:, None]], 1)
         u = u + self.bias + (window[:, ::-1] * self.taps).sum(1)
-        q, k, v = np.split(self.in_proj(u), 3, -1)
+        u, dim = self.in_proj(u), x.shape[-1]
+        q, k, v = u[:, :dim], u[:, dim : 2 * dim], u[:, 2 * dim :]
         # The shift m obeys m'^2 = min(m^2 - g, k^2); see `eattn.ops.moves`.
         moved, square = shift * shift - self.log_decay, k * k
         new = np.minimum(moved, square)
@@ -127,11 +128,11 @@ class _Linear:
 class _Norm:
     def __init__(self, layer: Any) -> None:
         self.weight, self.bias, self.eps = _array(layer.weight), _array(layer.bias), layer.eps
+        self.mean = np.full((len(self.weight), 1), 1 / len(self.weight))
 
     def __call__(self, x: Array) -> Array:
-        count = x.shape[-1]
-        x = x - x.sum(-1, keepdims=True) / count
-        variance = (x * x).sum(-1, keepdims=True) / count
+        x = x - x @ self.mean  # faster than np.mean
+        variance = (x * x) @ self.mean
         result: Array = x / np.sqrt(variance + self.eps) * self.weight + self.bias
         return result
 

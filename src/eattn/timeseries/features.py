@@ -67,13 +67,11 @@ def read_tokens(rows: Rows, at: Index, first: Index, seasons: Sequence[int]) -> 
     return np.arcsinh(x).astype(np.float32)
 
 
-def look_ahead(
-    rows: Rows, at: Index, first: Index, steps: Index, seasons: Sequence[int]
-) -> tuple[Rows, Features]:
-    """Return the simple forecasts for steps ahead [..., H], and functions of the step.
+def look_ahead(rows: Rows, at: Index, first: Index, steps: Index, seasons: Sequence[int]) -> Rows:
+    """Return the simple forecasts [..., H, rules] for steps ahead [..., H].
 
-    Forecasts [..., H, rules] are differences from the last value in scales; a season that a series
-    has not completed yet is replaced by the last value.
+    They are differences from the last value in scales; a season that a series has not completed
+    yet is replaced by the last value.
     """
     now, at, first = rows[at][..., None, :], at[..., None], first[..., None]
     value = now[..., VALUE]
@@ -90,8 +88,8 @@ def look_ahead(
     own[..., 4] = now[..., SLOW]
     x -= value[..., None]
     x /= now[..., SCALE, None]
-    np.clip(x, -FARTHEST, FARTHEST, out=x)
-    return x, step_features(steps)
+    np.maximum(np.minimum(x, FARTHEST, out=x), -FARTHEST, out=x)  # faster than np.clip
+    return x
 
 
 def _season_rules(
@@ -116,7 +114,7 @@ def _season_rules(
 
 
 def step_features(steps: Index) -> Features:
-    """Return functions of the steps ahead: [..., features]."""
+    """Return functions of steps ahead: [..., features]."""
     h = steps.astype(np.float32)
     x = np.empty((*h.shape, STEP_FEATURES), np.float32)
     x[..., 0], x[..., 1], x[..., 2], x[..., 3] = 1.0, 0.3 * np.log(h), 1 / h, np.sqrt(h / 100)

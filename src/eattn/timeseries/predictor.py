@@ -20,7 +20,7 @@ from eattn.timeseries.calibration import Calibration
 from eattn.timeseries.choice import rule_quantiles
 from eattn.timeseries.covariates import Covariates
 from eattn.timeseries.fast_model import Arrays, FastModel, fast_model
-from eattn.timeseries.features import Index, look_ahead, read_tokens, rows_kept
+from eattn.timeseries.features import Index, look_ahead, read_tokens, rows_kept, step_features
 from eattn.timeseries.inputs import TimeSeries, Values, check_step, fill_series
 from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, Track, follow
 
@@ -83,7 +83,7 @@ class SeriesState:
         if series.ds is None:
             return replace(series, ds=self.next_times(len(series)))
         times = self._in_zone(series.ds)
-        series, first = replace(series, ds=times), times[0]
+        series, first = series if times is series.ds else replace(series, ds=times), times[0]
         if len(times) == 1 and is_next(self.freq, self.ds, first):
             return series  # the usual case, without the work below
         if first == self.ds:
@@ -200,20 +200,19 @@ class Predictor:
         ]
         flat, first, at = _flatten([track.rows for track in tracks], count)
         known = self._known(states, new)
-        hist = np.stack([rows.hist for rows in new])
+        hist = _batch([rows.hist for rows in new])
         tokens = np.concatenate([read_tokens(flat, at, first, self.seasons), known, hist], -1)
         outputs, encoder = self._read(tokens, _stack([state.encoder for state in states]))
         judged: list[Any] = [(state.factors, state.surprise, [0.0] * count) for state in states]
         if not fresh:
-            outputs = np.concatenate([np.stack([state.outputs for state in states]), outputs], 1)
+            outputs = np.concatenate([_batch([state.outputs for state in states]), outputs], 1)
             judged = self._judge(states, new, known, (flat, first, at), tracks, outputs)
-        keep = rows_kept(self.seasons, self.horizon)
         for number, (rows, track) in enumerate(zip(new, tracks, strict=True)):
             factors, surprise, scores = judged[number]
             state = replace(
                 states[number],
                 ds=rows.ds[-1],
-                track=replace(track, rows=track.rows[-keep:].copy()),
+                track=track.last(rows_kept(self.seasons, self.horizon)),
                 encoder={name: x[number : number + 1].copy() for name, x in encoder.items()},
                 outputs=outputs[number, -self.horizon :].copy(),
                 factors=factors,
@@ -240,7 +239,14 @@ class Predictor:
         return np.concatenate(outputs, 1), to_arrays(encoder)
 
     @cached_property
-    def _ahead(self) -> Ahead:
+    def _steps(self) -> tuple[Index, Known]:
+        """All steps ahead, and their functions."""
+        steps = np.arange(1, self.horizon + 1)
+        return steps, step_features(steps)
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """Next times of series and their calendar columns."""
         return Ahead(self.fields)
 
     @cached_property
@@ -306,14 +312,15 @@ class Predictor:
         """
         remembered = states[0].__dict__.get("_raw")
         if remembered is not None and row.shape == (1, 1) and not row.any():
-            return np.stack([remembered[0], remembered[0]])[None, None]
+            return remembered[None, None, :1].repeat(2, 2)
         flat, first, at = places[0], places[1][..., None], places[2][..., None]
         ahead = np.stack([np.ones_like(row), self.calibration.steps[row]], -1)
         back = outputs.shape[1] - row.shape[1] + np.arange(row.shape[1])[:, None] - ahead
         usable = at - ahead >= first
         origins = np.where(usable, at - ahead, first)
         beginning = np.broadcast_to(first, origins.shape)
-        rules, features = look_ahead(flat, origins, beginning, ahead[..., None], self.seasons)
+        rules = look_ahead(flat, origins, beginning, ahead[..., None], self.seasons)
+        features = step_features(ahead[..., None])
         wide = np.broadcast_to(known[:, :, None, None], (*features.shape[:-1], known.shape[-1]))
         pick = np.arange(len(states))[:, None, None], back.clip(0)
         features = np.concatenate([features, wide], -1)
@@ -348,7 +355,7 @@ class Predictor:
 
     def next_times(self, states: Sequence[SeriesState], horizon: int) -> list[Times]:
         """Return the next times of each series."""
-        return [self._ahead.times(state.freq, state.ds, horizon) for state in states]
+        return [self.ahead.times(state.freq, state.ds, horizon) for state in states]
 
     def forecast(
         self, states: Sequence[SeriesState], times: Sequence[Times], futr: Sequence[Known]
@@ -380,17 +387,17 @@ class Predictor:
         known = self._known(states, new)
         flat, first, at = _flatten([state.track.rows for state in states], 1)
         at, first = at[:, 0], first[:, 0]
-        steps = np.arange(1, known.shape[1] + 1)
-        rules, features = look_ahead(flat, at, first, steps, self.seasons)
-        features = np.broadcast_to(features, (*rules.shape[:-1], features.shape[-1]))
-        features = np.concatenate([features, known], -1)
-        outputs = np.stack([state.outputs[-1] for state in states])
-        steps = np.broadcast_to(steps, rules.shape[:-1])
+        count = known.shape[1]
+        steps, features = self._steps[0][:count], self._steps[1][:count]
+        rules = look_ahead(flat, at, first, steps, self.seasons)
+        features = np.concatenate([features[None].repeat(len(states), 0), known], -1)
+        outputs = _batch([state.outputs[-1] for state in states])
+        steps = steps[None].repeat(len(states), 0)
         raw = self._quantiles(outputs, rules, features, flat[at], steps, states)
         if not self.covariates.futr_width:
             for state, own in zip(states, raw, strict=True):
                 state.__dict__["_raw"] = own  # for the comparison with the next value
-        return self.calibration.apply(np.stack([state.factors for state in states]), raw)
+        return self.calibration.apply(_batch([state.factors for state in states]), raw)
 
     def _continued(
         self, states: Sequence[SeriesState], new: Sequence[NewRows], block: Array
@@ -406,15 +413,15 @@ class Predictor:
 
     def _known(self, states: Sequence[SeriesState], new: Sequence[NewRows]) -> Known:
         """Return what is known in advance about equally many rows of series: [B, n, columns]."""
-        parts = [np.stack([rows.futr for rows in new])] if self.covariates.futr_width else []
+        parts = [_batch([rows.futr for rows in new])] if self.covariates.futr_width else []
         if self.fields or not parts:
             # Equal times may have different zones.
             keys = [(rows.ds[0], getattr(rows.ds, "tz", None)) for rows in new]
             found = {key: rows.ds for key, rows in zip(keys, new, strict=True)}
-            columns = {key: self._ahead.columns(times) for key, times in found.items()}
-            parts.insert(0, np.stack([columns[key] for key in keys]))
+            columns = {key: self.ahead.columns(times) for key, times in found.items()}
+            parts.insert(0, _batch([columns[key] for key in keys]))
         if len(states[0].stat):
-            static = np.stack([state.stat for state in states])
+            static = _batch([state.stat for state in states])
             parts.append(np.repeat(static[:, None], parts[0].shape[1], 1))
         return np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
 
@@ -431,6 +438,11 @@ def _flatten(rows: Sequence[Rows], count: int) -> tuple[Rows, Any, Any]:
     firsts = ends - [len(each) for each in rows]
     at = ends[:, None] + np.arange(-count, 0)
     return np.concatenate(rows), np.broadcast_to(firsts[:, None], at.shape), at
+
+
+def _batch(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return arrays of equal shapes as one batch."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)  # np.stack is slow for one
 
 
 # ---- states of encoders ----

@@ -86,11 +86,13 @@ def stream(
             own: dict[str, Any] = {TIME: plain(state.ds), VALUE: None if y != y else y}
             answer, columns = {ID: state.unique_id} | own | {SCORE: score}, {}
         else:
-            [times] = forecaster.predictor_.next_times([state], horizon)
-            futr = forecaster.predictor_.covariates.encode_future(None, {None: times})
+            predictor = forecaster.predictor_
+            times = predictor.ahead.times(state.freq, state.ds, horizon)
+            futr = predictor.covariates.encode_future(None, {None: times})
             found = forecaster._forecasts([state], [times], list(futr.values()))
             answer = {ID: state.unique_id, "cutoff": plain(state.ds)}
-            columns = {TIME: times.tolist()} | {name: x[0].tolist() for name, x in found.items()}
+            columns = {TIME: predictor.ahead.labels(state.freq, state.ds, horizon)}
+            columns |= {name: x[0].tolist() for name, x in found.items()}
         if form == "json":
             # str() of timestamps
             yield json.dumps(answer | columns, ensure_ascii=False, default=str)
@@ -199,6 +201,9 @@ class _RowReader:
                 fail(0, "must be an integer")
         style = self.rows.date_format
         if style is None:
+            ahead = self.forecaster.predictor_.ahead
+            if [text] == ahead.labels(state.freq, state.ds, 1):  # the usual case needs no parser
+                return ahead.times(state.freq, state.ds, 1)
             with contextlib.suppress(ValueError):  # another format than ISO 8601
                 if (found := datetime.fromisoformat(text)).tzinfo is None:
                     return pd.DatetimeIndex(np.array([found], "M8[ns]"))

@@ -49,6 +49,11 @@ class Track:
     spikes: int = 0  # number of values taken for errors; each makes the next less likely
     held: bool = False  # the last value was taken for an error
 
+    def last(self, count: int) -> "Track":
+        """Return the track with its last rows only."""
+        rows = self.rows[-count:].copy()
+        return Track(rows, self.steps, self.known, self.first, self.spikes, self.held)
+
 
 def follow(
     values: Sequence[float], seasons: Sequence[int], before: Track | None = None

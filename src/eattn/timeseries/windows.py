@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eattn.timeseries.features import Index, look_ahead, read_tokens
+from eattn.timeseries.features import Index, look_ahead, read_tokens, step_features
 from eattn.timeseries.inputs import TimeSeries
 from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, follow
 
@@ -90,7 +90,10 @@ class SeriesTable:
         tokens = np.minimum(start[:, None] + begins[:, None] + np.arange(past), after[:, None] - 1)
         at = start[:, None] + origins
         first = np.broadcast_to(start[:, None], at.shape)
-        rules, features = look_ahead(self.rows, at, first, steps, self.seasons)
+        rules, features = (
+            look_ahead(self.rows, at, first, steps, self.seasons),
+            step_features(steps),
+        )
         ahead = origins[..., None] + steps
         known = self.known[(start + numbers * self.horizon)[:, None, None] + ahead]
         features = np.concatenate(
