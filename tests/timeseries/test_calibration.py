@@ -69,8 +69,8 @@ def test_factors_are_interpolated_between_steps():
 
 @pytest.mark.parametrize("width", [0.2, 1.0, 5.0])
 def test_fit_corrects_the_width(width):
-    y = normal(4000)[:, None]
-    factors = ONE.fit(np.tile(width * NORMAL, (4000, 1, 1)), y)
+    y = normal(40_000)[:, None]
+    factors = ONE.fit(np.tile(width * NORMAL, (40_000, 1, 1)), y)
     expected = np.delete(np.full(len(LEVELS), 1 / width), HALF)
     # The standard error of the median and its neighbours is large relative to their distance.
     wide = np.abs(NORMAL) > 0.5

@@ -7,9 +7,9 @@ last surprises is compared with the distribution of all earlier ones, which deca
 import math
 from typing import NamedTuple
 
-RECENT, USUAL = 0.3, 0.002  # rates of the recent mean and of the distribution
-LARGEST = 20.0  # standard deviations: larger errors are clipped
-DIGITS = 10.0  # a probability of 10^-10 has the score 1
+RECENT, USUAL = 0.15, 0.002  # rates of the recent mean and of the distribution
+LARGEST = 30.0  # distances from the median to its quantile: larger errors are clipped
+DIGITS = 7.0  # a probability of 10^-7 has the score 1
 
 
 class Surprise(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 RATE = 0.05  # of learning, in log factors
 LARGEST = 3.0  # log factor
-PRIOR = 20  # validation windows as many as which the trained quantiles count
+PRIOR = 300  # validation windows as many as which the trained quantiles count
 
 
 def check_quantiles(quantiles: Any) -> tuple[float, ...]:

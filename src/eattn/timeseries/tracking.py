@@ -24,7 +24,7 @@ SPIKE = 20.0  # a value this many scales outside the usual range is taken for an
 WARMUP = 10  # number of first values, which are compared with each other
 HUGE = 1000.0  # a first value is an error if it is this many times as far away as all others
 FAST_HALF_LIFE, MOVE_HALF_LIFE, SLOW_HALF_LIFE, SCALE_HALF_LIFE = 3.0, 8.0, 8.0, 64.0  # steps
-PROFILE_RATE = 0.25  # of a new season in the seasonal profile
+PROFILE_RATE = 0.12  # of a new season in the seasonal profile
 SMALLEST = 1e-7  # scale of a constant series, relative to its level
 
 

@@ -191,14 +191,18 @@ def train_forecaster(
 
 @torch.no_grad()
 def _shrink(model: QuantileForecaster, weight: Tensor, windows: ForecastWindows) -> float:
-    """Scale a weight by the best of SHARES on the validation windows, and return the loss."""
+    """Scale a weight by one of SHARES and return its loss on the validation windows.
+
+    It is the smallest share that is about as good as the best: few windows decide little.
+    """
     full, losses = weight.clone(), []
     for share in SHARES if len(windows) else (1.0,):
         weight.copy_(share * full)
         losses.append(_mean_loss(model, windows))
-    best = int(np.argmin(losses))
-    weight.copy_(SHARES[best] * full)
-    return losses[best]
+    enough = min(losses) * (1 + 1 / max(len(windows), 1))
+    share, loss = [each for each in zip(SHARES, losses, strict=False) if each[1] <= enough][-1]
+    weight.copy_(share * full)
+    return loss
 
 
 def train_direct(model: QuantileForecaster, windows: TrainingWindows, config: TrainConfig) -> None:
