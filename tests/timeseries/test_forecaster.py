@@ -307,6 +307,14 @@ def test_counts_have_no_negative_forecasts(tmp_path):
     assert (bounded[[NAME, QUANTILES[0]]] == 2).all(None)
 
 
+def test_a_negative_value_lifts_an_inferred_bound():
+    y = np.random.default_rng(0).poisson(3, 60).astype(float)
+    for lower, expected in ((None, -np.inf), (0.0, 0.0)):
+        model = tiny(epochs=1, lower=lower).fit(y)
+        assert model.update([2.0, np.nan]).states_["y"].lower == 0
+        assert model.update([-1.0]).states_["y"].lower == expected
+
+
 def test_bound_of_counts_is_inferred_from_the_past_only():
     y = np.concatenate([np.random.default_rng(0).poisson(3, 80), [-50.0, -60.0, -70.0]])
     model = tiny(epochs=1, quantiles=(0.1,)).fit(y[:80])

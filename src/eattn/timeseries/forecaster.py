@@ -93,7 +93,8 @@ class EAForecaster(BaseEstimator):
         Code of a country or subdivision, such as "DE" or "DE-BY", whose public holidays and the
         days before and after them the model reads.
     lower : float, optional
-        Lower bound of all forecasts; by default 0 for series of counts, and none for others.
+        Lower bound of all forecasts; by default 0 for series of counts until a value is negative,
+        and none for others.
     dim : int, default 64
         Number of channels in the model.
     depth : int, default 1
@@ -641,10 +642,17 @@ class EAForecaster(BaseEstimator):
         """Read all rows, or none if any is invalid; return all rows and their scores."""
         found = [(self._state(series.unique_id), series) for series in new]
         rows = [state.new_rows(series) for state, series in found]
-        advanced = self.predictor_.advance([state for state, _ in found], rows)
+        states = [self._lifted(state, s) for (state, _), s in zip(found, rows, strict=True)]
+        advanced = self.predictor_.advance(states, rows)
         self.states_ |= {state.unique_id: state for state, _ in advanced}
         pairs = zip(advanced, rows, strict=True)
         return [(replace(s, unique_id=state.unique_id), scores) for (state, scores), s in pairs]
+
+    def _lifted(self, state: SeriesState, new: TimeSeries) -> SeriesState:
+        """Return the state without its inferred lower bound if a new value is lower."""
+        if self.lower is not None or state.lower == -np.inf or not (new.y < state.lower).any():
+            return state
+        return replace(state, lower=-np.inf)
 
     def _state(self, unique_id: Any) -> SeriesState:
         if unique_id is None and len(self.states_) == 1:
