@@ -109,6 +109,7 @@ def test_a_model_is_overwritten_with_force_only(folder, tmp_path):
         (["--mixer", "sax"], "unknown mixer 'sax'"),
         (["--epochs", "1"], "give either steps or epochs"),
         (["--tokenizer", "bpe", "--vocab", "257"], "vocab must be above 257"),
+        (["--precision", "fp8"], "precision must be one of 'auto', 'float32', 'bfloat16'"),
     ],
     ids=" ".join,
 )

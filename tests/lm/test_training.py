@@ -105,6 +105,15 @@ def test_training_lowers_bits_per_byte_and_keeps_the_best(kind):
     assert again == pytest.approx(trained.best.bits_per_byte, rel=1e-5)
 
 
+def test_bfloat16_learns_almost_the_same():
+    exact, mixed = (
+        train_lm(text(), LMConfig(**TINY | dict(precision=precision))).points
+        for precision in ("float32", "bfloat16")
+    )
+    assert mixed[-1].bits_per_byte != exact[-1].bits_per_byte
+    assert mixed[-1].bits_per_byte == pytest.approx(exact[-1].bits_per_byte, rel=0.02)
+
+
 def test_validation_text_does_not_affect_the_training():
     config = LMConfig(**TINY | dict(tokenizer="bpe", vocab=280))
     other = Text(text().train, (Document("other", b"zzzz qqqq " * 30),))

@@ -80,6 +80,14 @@ def train(
     device: Annotated[
         str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu, cuda, …")
     ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar="NAME",
+            help="Precision: auto (float32 on a CPU), float32, bfloat16 or float16.",
+        ),
+    ] = "auto",
     tensorboard: Annotated[
         Path | None,
         typer.Option("--tensorboard", metavar="FOLDER", help="Folder for TensorBoard's files."),
@@ -120,6 +128,7 @@ def train(
         epochs=epochs,
         lr=lr,
         seed=seed,
+        precision=precision,
     )
     result = train_to_dir(
         [*(text or ()), *(more or ())],

@@ -52,6 +52,7 @@ class LMConfig:
     evaluations: int = 10
     validation_tokens: int = 2**16  # maximum number that an evaluation reads
     seed: int = 0
+    precision: str = "auto"  # of TrainConfig; "bfloat16" is faster on CPUs that support it
 
     def __post_init__(self) -> None:
         if self.tokenizer not in TOKENIZERS:
@@ -87,7 +88,8 @@ class LMConfig:
     def training(self, rows: int, **options: Any) -> TrainConfig:
         """Return the configuration of a run on `rows` rows; `options` are further fields."""
         size = min(self.batch_tokens // self.length, rows)
-        common: Any = dict(batch_size=size, drop_last=True, lr=self.lr, seed=self.seed) | options
+        common: Any = dict(batch_size=size, drop_last=True, lr=self.lr, seed=self.seed)
+        common |= dict(precision=self.precision) | options
         common |= dict(epochs=self.epochs, max_steps=self.steps, betas=(0.9, 0.95))
         steps = Schedule(rows, TrainConfig(**common)).steps
         every = max(1, round(steps / self.evaluations))
