@@ -7,7 +7,13 @@ from forecaster_helpers import LEVELS, random_predictor, read
 from numpy.testing import assert_allclose, assert_array_equal
 
 from eattn.timeseries.calibration import Calibration
-from eattn.timeseries.choice import MODEL, choose, fit_report, rule_quantiles
+from eattn.timeseries.choice import (
+    MODEL,
+    best_candidates,
+    choose,
+    fit_report,
+    rule_quantiles,
+)
 from eattn.timeseries.covariates import Covariates
 from eattn.timeseries.features import rule_names
 from eattn.timeseries.fitting import make_table
@@ -35,7 +41,7 @@ def four_series() -> list:
 def windows():
     series = four_series()
     table = make_table(series, (), Covariates(), seasons=SEASONS, horizon=HORIZON)
-    return validation_windows(table, np.array([40, 40, 40, 0]), 1000)
+    return validation_windows(table, np.array([150, 150, 150, 0]), 1000)
 
 
 def choose_for(model, windows):
@@ -72,6 +78,15 @@ def test_model_is_preferred_unless_clearly_worse(windows):
     assert_allclose(choice.losses[:3, 0], choice.losses[:3, 1], rtol=1e-3)
     assert choice.best[0] == 0
     assert choice.best[1] in (2, 3)
+
+
+def test_many_windows_of_a_series_outweigh_the_other_series():
+    losses = np.array([[1.0, 0.8]] + 9 * [[1.0, 1.5]] + [[np.nan, np.nan]])
+    few, many = np.ones(11), np.full(11, 50.0)
+    assert best_candidates(losses, few).tolist() == [0] * 11
+    assert best_candidates(losses, many).tolist() == [1] + [0] * 10
+    assert best_candidates(losses[:1], few[:1]).tolist() == [1]  # there are no other series
+    assert best_candidates(losses[-1:], few[:1]).tolist() == [0]
 
 
 def test_intervals_of_simple_forecasts_are_calibrated(windows):

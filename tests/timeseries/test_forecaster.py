@@ -352,10 +352,10 @@ def test_huge_value_does_not_corrupt_the_state(dtype):
 def test_series_fall_back_to_simple_forecasts():
     """One model for all series follows the season of most of them, but a walk has none."""
     rng = np.random.default_rng(0)
-    seasonal = {f"s{i}": np.tile(rng.normal(0, 5, 7), 15) for i in range(4)}
-    values = {n: y + 0.1 * rng.normal(size=105) for n, y in seasonal.items()}
-    values["walk"] = rng.normal(size=105).cumsum()
-    days = pd.date_range("2024-01-01", periods=105)
+    seasonal = {f"s{i}": np.tile(rng.normal(0, 5, 7), 60) for i in range(4)}
+    values = {n: y + 0.1 * rng.normal(size=420) for n, y in seasonal.items()}
+    values["walk"] = rng.normal(size=420).cumsum()
+    days = pd.date_range("2024-01-01", periods=420)
     frame = pd.concat(
         [pd.DataFrame({"unique_id": n, "ds": days, "y": y}) for n, y in values.items()]
     )
@@ -370,7 +370,7 @@ def test_series_fall_back_to_simple_forecasts():
     expected = {
         "seasonal naive": y[-7:],
         "naive": np.full(7, y[-1]),
-        "drift": y[-1] + steps * (y[-1] - y[0]) / 104,
+        "drift": y[-1] + steps * (y[-1] - y[0]) / 419,
     }
     forecast = model.predict().set_index("unique_id").loc["walk", NAME]
     np.testing.assert_allclose(forecast, expected[choice])

@@ -29,12 +29,12 @@ def parts():
 
 
 def pinball(q: np.ndarray, y: np.ndarray, levels) -> np.ndarray:
-    """Return twice the mean pinball loss over levels, by its definition."""
+    """Return the mean pinball loss over levels, by its definition."""
     total = 0.0
     for i, level in enumerate(levels):
         error = y - q[..., i]
         total = total + np.where(error > 0, level * error, (level - 1) * error)
-    return 2 * total / len(levels)
+    return total / len(levels)
 
 
 def test_loss_is_the_mean_pinball_loss_of_known_values(parts):

@@ -22,6 +22,7 @@ NAMES = {"last": "naive", "drift": "drift"}  # of simple forecasts, by rule
 NORMAL_MEAN = 1.2533  # standard deviation of a normal distribution by its mean deviation
 SMALLEST = 1e-3  # standard deviation, in scales
 MARGIN = 0.97  # a simple forecast must be better than the model by this factor
+PRIOR = 4.0  # windows of a series as many as which all series count
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,29 @@ def choose(
     for number in np.unique(windows.numbers):
         own = np.stack([loss[windows.numbers == number] for loss in losses], -1)
         table[number] = np.nanmean(own, 0) if np.isfinite(own).any() else np.nan
-    weighted = table.copy()
-    weighted[:, 0] *= MARGIN
-    best = np.where(np.isnan(weighted).any(1), 0, np.nan_to_num(weighted, nan=0.0).argmin(1))
-    return Choice(tuple(candidates), best, table)
+    return Choice(tuple(candidates), best_candidates(table, _independent(windows, count)), table)
+
+
+def _independent(windows: ForecastWindows, count: int) -> Array:
+    """Return the number of validation windows of each series that do not overlap."""
+    found = np.zeros(count)
+    for number in np.unique(windows.numbers):
+        own = windows.origins[windows.numbers == number]
+        found[number] = 1 + np.ptp(own) / windows.table.horizon
+    return found
+
+
+def best_candidates(losses: Array, windows: Array) -> NDArray[np.int64]:
+    """Return the best candidate of each series; the model where nothing is known.
+
+    Few windows of a series say little, so the mean losses of all series count as well, like PRIOR
+    windows.
+    """
+    found = np.zeros(len(losses), np.int64)
+    known = np.isfinite(losses).all(1)
+    if known.any():
+        own, count = np.maximum(losses[known], 1e-9), windows[known, None]
+        logs = count * np.log(own) + PRIOR * np.log(own.mean(0))
+        logs[:, 0] += (count[:, 0] + PRIOR) * np.log(MARGIN)
+        found[known] = logs.argmin(1)
+    return found

@@ -148,6 +148,7 @@ def forecaster_config(params: Mapping[str, Any], windows: int, seed: int) -> Tra
         betas=(0.9, 0.99),
         schedule="cosine",
         warmup=0.1,
+        clip=0.5,
         precision="float32",
         seed=seed,
     )
@@ -226,7 +227,7 @@ def _loss(quantiles: Tensor, batch: WindowBatch, levels: Sequence[float]) -> Ten
     """Return the pinball loss of each forecast [B, O, H], in scales; 0 where nothing is known."""
     error = batch["y"].unsqueeze(-1) - quantiles
     level = torch.tensor(levels, device=error.device, dtype=error.dtype)
-    loss = torch.maximum(level * error, (level - 1) * error).mean(-1) * 2
+    loss = torch.maximum(level * error, (level - 1) * error).mean(-1)
     return torch.where(batch["counts"], loss, 0.0)
 
 
