@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,6 +15,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores with the processes they start
     os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)  # inputs are small, and slower with two threads
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_fits() -> Iterator[None]:
+    """Shorten the first stage of the training of forecasters, which tests rarely depend on."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("pandas") and find_spec("sklearn"):
+            patch.setattr("eattn.timeseries.training.DIRECT_STEPS", 10)
+        yield
+
+
+@pytest.fixture
+def whole_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo `short_fits` for one test."""
+    monkeypatch.setattr("eattn.timeseries.training.DIRECT_STEPS", 150)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import Executor, Future
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Inline(Executor):
 def few_processes(request: pytest.FixtureRequest):
     """Start few processes: training runs in this one, with one thread, and trials are forked.
 
+    The first stage of the training of forecasters is short.
+
     test_pool.py, test_peak.py and test_demo.py test the processes themselves.
     """
     torch.set_num_threads(1)
@@ -39,6 +42,8 @@ def few_processes(request: pytest.FixtureRequest):
             patch.setattr(pool, "as_completed", list)  # in order
         if request.path.name != "test_peak.py":
             patch.setattr(peak, "trial", peak_helpers.trial)
+        if find_spec("pandas") and find_spec("sklearn"):
+            patch.setattr("eattn.timeseries.training.DIRECT_STEPS", 10)
         yield
 
 

@@ -228,7 +228,7 @@ def test_longer_horizon_continues_the_trained_one(two):
 # ---- quality ----
 
 
-def test_noisy_sine_is_learned():
+def test_noisy_sine_is_learned(whole_fits):
     y = np.sin(np.arange(400) / 3) + 0.1 * np.random.default_rng(0).normal(size=400)
     model = EAForecaster(horizon=8, dim=16, depth=1, heads=2, epochs=12, lr=5e-3).fit(y[:300])
     table = model.backtest(windows=12, step=8, df=y)
@@ -349,7 +349,7 @@ def test_huge_value_does_not_corrupt_the_state(dtype):
     assert np.abs(model.update(wave(50)).predict()[NAME]).max() < 100
 
 
-def test_series_fall_back_to_simple_forecasts():
+def test_series_fall_back_to_simple_forecasts(whole_fits):
     """One model for all series follows the season of most of them, but a walk has none."""
     rng = np.random.default_rng(0)
     seasonal = {f"s{i}": np.tile(rng.normal(0, 5, 7), 60) for i in range(4)}

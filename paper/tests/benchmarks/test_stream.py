@@ -20,7 +20,6 @@ def log(tmp_path_factory) -> RunLog:
     made = RunLog(tmp_path_factory.mktemp("stream") / "stream.jsonl", "stream")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "STEPS", (2, 2))
-        patch.setattr(training, "DIRECT_STEPS", 2)
         assert list(stream.rows(TINY, made)) == made.rows
     return made
 
