@@ -14,6 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores with the processes they start
     os.environ["OMP_NUM_THREADS"] = "1"
+DIRECT_STEPS = "eattn.timeseries.training.DIRECT_STEPS"
 torch.set_num_threads(1)  # inputs are small, and slower with two threads
 
 
@@ -22,14 +23,16 @@ def short_fits() -> Iterator[None]:
     """Shorten the first stage of the training of forecasters, which tests rarely depend on."""
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("pandas") and find_spec("sklearn"):
-            patch.setattr("eattn.timeseries.training.DIRECT_STEPS", 10)
+            patch.setattr(DIRECT_STEPS, 10)
         yield
 
 
-@pytest.fixture
-def whole_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo `short_fits` for one test."""
-    monkeypatch.setattr("eattn.timeseries.training.DIRECT_STEPS", 150)
+@pytest.fixture(scope="module")
+def whole_fits() -> Iterator[None]:
+    """Undo `short_fits` for the rest of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DIRECT_STEPS, 150)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ NAMES = ("one", "two", "two/fsdp")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, whole_fits):
     """Models of one process in `one`, and of two in `two` (DDP) and `two/fsdp`.
 
     Of 33 series and batches of 16 one is left over, of one channel: DDP has a warning for that.

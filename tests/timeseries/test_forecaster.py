@@ -11,7 +11,7 @@ from forecaster_helpers import NAME, long, randomize, same, tiny, wave
 from pandas.testing import assert_frame_equal
 from sklearn.base import clone
 
-from eattn.timeseries import EAForecaster, store
+from eattn.timeseries import EAForecaster, store, training
 from eattn.timeseries.metrics import mase, scores, seasonal_scale
 from eattn.timeseries.store import ModelError
 
@@ -228,7 +228,8 @@ def test_longer_horizon_continues_the_trained_one(two):
 # ---- quality ----
 
 
-def test_noisy_sine_is_learned(whole_fits):
+def test_noisy_sine_is_learned(monkeypatch):
+    monkeypatch.setattr(training, "DIRECT_STEPS", 150)
     y = np.sin(np.arange(400) / 3) + 0.1 * np.random.default_rng(0).normal(size=400)
     model = EAForecaster(horizon=8, dim=16, depth=1, heads=2, epochs=12, lr=5e-3).fit(y[:300])
     table = model.backtest(windows=12, step=8, df=y)
@@ -349,8 +350,9 @@ def test_huge_value_does_not_corrupt_the_state(dtype):
     assert np.abs(model.update(wave(50)).predict()[NAME]).max() < 100
 
 
-def test_series_fall_back_to_simple_forecasts(whole_fits):
+def test_series_fall_back_to_simple_forecasts(monkeypatch):
     """One model for all series follows the season of most of them, but a walk has none."""
+    monkeypatch.setattr(training, "DIRECT_STEPS", 150)
     rng = np.random.default_rng(0)
     seasonal = {f"s{i}": np.tile(rng.normal(0, 5, 7), 60) for i in range(4)}
     values = {n: y + 0.1 * rng.normal(size=420) for n, y in seasonal.items()}
