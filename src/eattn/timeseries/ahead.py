@@ -30,8 +30,9 @@ class Ahead:
         dated = isinstance(times, pd.DatetimeIndex)
         self._times, self._zone = times, times.tz if dated else None
         self._ticks = (times.as_unit("ns") if dated else times).astype(np.int64).to_numpy()
-        self._columns = calendar_columns(times, self.fields)
-        self._labels = [str(time) if dated else time for time in times.tolist()]
+        # Made when asked for: if series end at different times, most blocks need neither.
+        self._columns: NDArray[np.float32] | None = None
+        self._labels: list[Any] | None = None
 
     def times(self, freq: Freq, time: Time, count: int) -> Times:
         """Return the `count` times that follow `time`."""
@@ -41,6 +42,9 @@ class Ahead:
     def labels(self, freq: Freq, time: Time, count: int) -> list[Any]:
         """Return these times as text, and integers as they are."""
         places = self._after(freq, time, count)
+        if self._labels is None:
+            times = self._times.tolist()
+            self._labels = times if isinstance(freq, int) else list(map(str, times))
         return self._labels[places]
 
     def _after(self, freq: Freq, time: Time, count: int) -> slice:
@@ -57,6 +61,8 @@ class Ahead:
         place = self._place(times[0], len(times))
         if place is None:
             return calendar_columns(times, self.fields)
+        if self._columns is None:
+            self._columns = calendar_columns(self._times, self.fields)
         return self._columns[place : place + len(times)]
 
     def _place(self, time: Time, count: int) -> int | None:

@@ -90,10 +90,8 @@ class SeriesTable:
         tokens = np.minimum(start[:, None] + begins[:, None] + np.arange(past), after[:, None] - 1)
         at = start[:, None] + origins
         first = np.broadcast_to(start[:, None], at.shape)
-        rules, features = (
-            look_ahead(self.rows, at, first, steps, self.seasons),
-            step_features(steps),
-        )
+        rules = look_ahead(self.rows, at, first, steps, self.seasons)
+        features = step_features(steps)
         ahead = origins[..., None] + steps
         known = self.known[(start + numbers * self.horizon)[:, None, None] + ahead]
         features = np.concatenate(
