@@ -6,8 +6,11 @@ import pytest
 import torch
 from forecaster_helpers import read
 from numpy.testing import assert_allclose, assert_array_equal
+from torch import Tensor, nn
 
+from eattn.models import QuantileForecaster
 from eattn.timeseries.covariates import Covariates
+from eattn.timeseries.features import rule_names
 from eattn.timeseries.fitting import make_table
 from eattn.timeseries.tracking import SCALE, VALUE
 from eattn.timeseries.windows import (
@@ -170,17 +173,38 @@ def test_validation_part_is_bounded():
     assert len(empty) == len(list(empty)) == 0
 
 
-def test_forecast_windows_keep_their_order():
+@pytest.mark.parametrize(("times", "count"), [(1, 6), (64, 3), (10_000, 1)])
+def test_forecast_windows_keep_their_order(monkeypatch, times, count):
+    monkeypatch.setattr("eattn.timeseries.windows.BATCH_TIMES", times)
     table = table_of(noise(200), noise(100, seed=1))
     windows = ForecastWindows(table, np.repeat([0, 1], 70), np.tile(np.arange(20, 90), 2))
     batches = list(windows)
-    assert [len(batch["y"]) for batch in batches] == [64, 64, 12]
-    y = np.concatenate([batch["y"][:, 0, 0] for batch in batches])
+    assert len(batches) == count  # windows of 32, 32, 6, 32, 32 and 6 times
+    y = np.concatenate([batch["y"][batch["given"]][:, 0] for batch in batches])
     at = table.starts[windows.numbers] + windows.origins
     expected = (table.values[at + 1] - table.rows[at, VALUE]) / table.rows[at, SCALE]
     assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     assert windows.some(5).origins.tolist() == [20, 55, 20, 54, 89]
     assert windows.some(1000) is windows
+
+
+def test_times_that_share_a_window_are_forecast_as_if_alone():
+    torch.manual_seed(0)
+    table = table_of(noise(900), noise(100, seed=1))
+    numbers, origins = np.array([0, 0, 0, 1, 1]), np.array([50, 400, 880, 20, 60])
+    model = QuantileForecaster(
+        table.tokens.shape[1], len(rule_names(table.seasons)), 4, 4, [0.1, 0.5, 0.9], dim=8, depth=1
+    ).eval()
+    nn.init.normal_(model.head.weight)
+
+    def forecasts(windows: ForecastWindows) -> list[Tensor]:
+        names = ("tokens", "origins", "rules", "features")
+        return [model(*(batch[n] for n in names))[batch["given"]] for batch in windows]
+
+    [together] = forecasts(ForecastWindows(table, numbers, origins))
+    for number, origin, found in zip(numbers, origins, together, strict=True):
+        alone = ForecastWindows(table, np.array([number]), np.array([origin]))
+        torch.testing.assert_close(found, forecasts(alone)[0][0])
 
 
 def test_past_of_a_window_is_limited():

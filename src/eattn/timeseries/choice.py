@@ -98,13 +98,13 @@ def choose(
     values = [np.empty(empty)]
     for each in windows:
         batch = move(each, device)
-        given = (batch[name] for name in ("tokens", "origins", "rules", "features"))
-        found[None].append(model(*given)[:, 0].double().cpu().numpy())
-        rules = each["rules"][:, 0].double().numpy()
-        move_size = each["move"][:, 0].double().numpy()
+        inputs = (batch[name] for name in ("tokens", "origins", "rules", "features"))
+        found[None].append(model(*inputs)[batch["given"]].double().cpu().numpy())
+        simply = {name: each[name][each["given"]] for name in ("rules", "move", "counts", "y")}
+        rules, move_size = simply["rules"].double().numpy(), simply["move"].double().numpy()
         for name, rule in simple.items():
             found[name].append(rule_quantiles(rules, rule, move_size, steps, model))
-        values.append(np.where(each["counts"][:, 0], each["y"][:, 0].double(), np.nan))
+        values.append(np.where(simply["counts"], simply["y"].double(), np.nan))
     y = np.concatenate(values)
     candidates, losses = [], []
     for which, parts in found.items():

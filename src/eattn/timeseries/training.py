@@ -248,9 +248,9 @@ def window_losses(model: QuantileForecaster, windows: ForecastWindows) -> NDArra
     for each in windows:
         batch = move(each, device)
         names = ("tokens", "origins", "rules", "features")
-        loss = _loss(model(*(batch[name] for name in names)), batch, model.levels).sum((1, 2))
-        counts = batch["counts"].sum((1, 2))
-        found.append((loss / counts).double().cpu().numpy())
+        loss = _loss(model(*(batch[name] for name in names)), batch, model.levels).sum(2)
+        counts = batch["counts"].sum(2)
+        found.append((loss / counts)[batch["given"]].double().cpu().numpy())
     return np.concatenate(found)
 
 

@@ -1,6 +1,6 @@
 """Windows of many series, split into training and validation parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -18,6 +18,8 @@ ORIGINS = 16  # times in a window from which the model forecasts
 STEPS = 48  # steps ahead per time; more are drawn at random from a longer horizon
 STRIDE = 8  # windows start this many times per length of a window
 MIN_PAST = 4  # values before the first forecast of a window
+SHARED = 32  # times that share a window
+BATCH_TIMES = 256  # times in a batch
 MAX_HORIZONS = 50  # validate on at most this many horizons; recent values matter for training
 
 WindowBatch = dict[str, Tensor]
@@ -158,26 +160,49 @@ class TrainingWindows:
 
 @dataclass(frozen=True, eq=False)
 class ForecastWindows:
-    """Given times to forecast from, in batches of windows."""
+    """Given times to forecast from, sorted by series and time, in batches of windows.
+
+    Times near each other share a window, so each sees at least PAST tokens, or all.
+    """
 
     table: SeriesTable
     numbers: Index  # series of each time
     origins: Index  # counted from the start of the series
-    size: int = 64
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        """Yield batches of windows with all steps ahead."""
+    def __iter__(self) -> Iterator[WindowBatch]:
+        """Yield batches of windows with all steps ahead; `given` [B, O] excludes padding."""
         steps = np.arange(1, self.table.horizon + 1)
         lengths = np.diff(self.table.starts)
-        for first in range(0, len(self), self.size):
-            numbers = self.numbers[first : first + self.size]
-            origins = self.origins[first : first + self.size]
-            past = int(min(PAST, origins.max() + 1))
-            begins = np.maximum(origins - past + 1, 0)
-            yield self.table.batch(numbers, origins[:, None], begins, past, steps, lengths[numbers])
+        for starts, counts in self._batches():
+            order = np.arange(counts.max())
+            given = order < counts[:, None]
+            origins = self.origins[starts[:, None] + np.minimum(order, counts[:, None] - 1)]
+            numbers = self.numbers[starts]
+            begins = np.maximum(origins[:, 0] - PAST + 1, 0)
+            past = int((origins[:, -1] - begins).max()) + 1
+            batch = self.table.batch(numbers, origins, begins, past, steps, lengths[numbers])
+            yield batch | {"given": torch.from_numpy(given)}
+
+    def _batches(self) -> Iterator[tuple[Index, Index]]:
+        """Yield the first time and the number of times of the windows of each batch."""
+        starts, counts, most = list[int](), list[int](), 0
+        for at, (number, origin) in enumerate(zip(self.numbers, self.origins, strict=True)):
+            first = starts[-1] if starts else at
+            near = self.numbers[first] == number and origin - self.origins[first] < PAST
+            if starts and near and counts[-1] < SHARED:
+                counts[-1] += 1
+            else:
+                if (len(starts) + 1) * most > BATCH_TIMES:
+                    yield np.array(starts), np.array(counts)
+                    starts, counts, most = [], [], 0
+                starts.append(at)
+                counts.append(1)
+            most = max(most, counts[-1])
+        if starts:
+            yield np.array(starts), np.array(counts)
 
     def some(self, limit: int) -> Self:
         """Return at most `limit` of the times, evenly spread."""
