@@ -9,7 +9,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from eattn.distributed import current_shard
-from eattn.hf.cache import ROLLBACK, EACache
+from eattn.hf.cache import EACache
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import COLLATOR, offsets_from
 from eattn.hf.model import EAModel, EAPreTrainedModel, nan_weight
@@ -19,6 +19,7 @@ MODES = (
     GenerationMode.SAMPLE,
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
+    GenerationMode.ASSISTED_GENERATION,
 )
 
 
@@ -131,6 +132,14 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare the inputs of one decoding step, with padding moved to the left in the first."""
+        if past_key_values is not None and past_key_values.seen:
+            if is_first_iteration and next_sequence_length is None:
+                # Assisted generation passes all tokens, including those that the cache has read.
+                if attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]:
+                    next_sequence_length = input_ids.shape[1] - past_key_values.seen
+            elif past_key_values.is_croppable and not is_first_iteration:
+                drafts = (next_sequence_length or 1) - 1
+                past_key_values.rollback = max(past_key_values.rollback, drafts)
         if next_sequence_length is not None and next_sequence_length < 1:
             raise ValueError(
                 f"the cache has read {input_ids.shape[1] - next_sequence_length} tokens and"
@@ -169,6 +178,10 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
             )
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
             model_kwargs["past_key_values"] = EACache(len(self.model.layers))
+        if generation_config.is_assistant:  # its drafts may be removed
+            cache = model_kwargs["past_key_values"]
+            cache.activate_past_recording()
+            cache.rollback = max(cache.rollback, generation_config.max_new_tokens + 2)
 
     def _check_room(self, attention_mask: Tensor | None, length: int) -> None:
         """Check that there are enough learned positions; padding does not need any."""
@@ -192,6 +205,20 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         _check_mode(generation_mode)  # before transformers suggests to download custom code
         return super()._get_deprecated_gen_repo(generation_mode, *args)
 
+    def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
+        config: Any = kwargs["generation_config"]
+        for name in ("assistant_early_exit", "use_mtp", "speculation_type"):
+            if getattr(config, name, None):
+                raise ValueError(
+                    f"EAForCausalLM does not support {name}: use prompt_lookup_num_tokens or"
+                    " assistant_model"
+                )
+        generator = super()._get_candidate_generator(*args, **kwargs)
+        drafts = getattr(generator, "num_assistant_tokens", config.prompt_lookup_num_tokens)
+        cache = kwargs["model_kwargs"]["past_key_values"]
+        cache.rollback = max(cache.rollback, int(drafts))
+        return generator
+
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
         processors = super()._get_logits_processor(*args, **kwargs)
         processors.insert(0, _RaiseOnNaN(self))
@@ -213,8 +240,6 @@ class _RaiseOnNaN(LogitsProcessor):
 
 
 def _check_mode(mode: GenerationMode) -> None:
-    if mode == GenerationMode.ASSISTED_GENERATION:
-        raise ValueError(f"EAForCausalLM does not support assisted generation: {ROLLBACK}")
     if mode not in MODES:
         raise ValueError(
             f"EAForCausalLM does not support {mode.value}:"

@@ -24,6 +24,7 @@ from eattn.hf.inputs import (
     positions_from,
 )
 from eattn.nn import TransformerBlock
+from eattn.nn.base import check_input
 from eattn.nn.block import RENAMED
 from eattn.ops.checks import is_readable
 
@@ -43,6 +44,9 @@ class EALayer(GradientCheckpointingLayer, TransformerBlock):
     ) -> Tensor:
         if past_key_values is None:
             return TransformerBlock.forward(self, x, key_mask=key_mask, cu_seqlens=cu_seqlens)
+        if past_key_values.is_recording:
+            x = check_input(x, key_mask, self.config.dim)
+            return self._add(x, past_key_values.read(self.mixer, self._mixer_input(x), key_mask))
         if x.shape[1] == 1 and key_mask is None:
             y, state = self.step(x.squeeze(1), past_key_values.state)
             y = y.unsqueeze(1)
@@ -68,7 +72,6 @@ class EAPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("EALayer",)
     _skip_keys_device_placement = ("past_key_values",)
-    _is_stateful = True  # the cache cannot remove tokens
     _causal = True  # default of config.causal
 
     def __init__(self, config: EAConfig, *args: Any, **kwargs: Any) -> None:

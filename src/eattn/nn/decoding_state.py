@@ -197,6 +197,14 @@ def extend_cache(
     return state.append(k, v, key_mask)
 
 
+def rewind(state: Any) -> None:
+    """Let the next call overwrite keys and values after `state`, which no other state may read."""
+    if isinstance(state, ConvState):
+        rewind(state.after)
+    elif isinstance(state, KVCache):
+        state.written[0] = state.length
+
+
 def next_positions(state: Any, k: Tensor, key_mask: Tensor | None) -> Tensor:
     """Count the valid tokens before each new token of k [B, H, L, d], [B or 1, L]."""
     if key_mask is None:
