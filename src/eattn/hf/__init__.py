@@ -36,6 +36,7 @@ from eattn.hf.heads import (
     EAForTokenClassification,
 )
 from eattn.hf.model import EAModel, EAPreTrainedModel
+from eattn.hf.prefix import PrefixCache
 
 AutoConfig.register(EAConfig.model_type, EAConfig, exist_ok=True)
 AutoModel.register(EAConfig, EAModel, exist_ok=True)
@@ -55,4 +56,5 @@ __all__ = [
     "EAForTokenClassification",
     "EAModel",
     "EAPreTrainedModel",
+    "PrefixCache",
 ]

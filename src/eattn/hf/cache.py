@@ -366,6 +366,26 @@ class EACache(Cache):
         """Return `n` independent snapshots, for different continuations of the same tokens."""
         return [self.snapshot() for _ in range(check_size("n", n))]
 
+    def states(self) -> Iterator[tuple[int, list[DecodingState]]]:
+        """Yield the states of all blocks after some numbers of tokens, the newest ones last."""
+        saved = [{**layer.saved, layer.at: layer.parts} for layer in self.layers]
+        newest = self.layers[0].at
+        for at in sorted(saved[0]):
+            if all(parts[at] is not None for parts in saved):
+                # Without recording, a layer does not count the tokens.
+                tokens = self.seen - self.layers[0].end + at if at == newest else at
+                yield tokens, [_join(parts[at]) for parts in saved]
+
+    def load(self, states: list[DecodingState], tokens: int) -> None:
+        """Continue one text without padding from the states of all blocks after `tokens` tokens."""
+        self.reset()
+        device = pytree.tree_leaves(states)[0].device
+        for layer, state in zip(self.layers, states, strict=True):
+            layer.update(state)
+            layer.at = layer.end = tokens
+        self.lengths = torch.tensor([tokens], device=device)
+        self.tokens = torch.zeros(1, dtype=torch.bool, device=device).expand(tokens)
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Select the rows `beam_idx`, shape (n,), of the batch, in this order."""
         super().reorder_cache(beam_idx)

@@ -1,5 +1,6 @@
 """Causal language model and its support for `generate`."""
 
+from functools import partial
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
@@ -213,10 +214,13 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
                     f"EAForCausalLM does not support {name}: use prompt_lookup_num_tokens or"
                     " assistant_model"
                 )
-        generator = super()._get_candidate_generator(*args, **kwargs)
-        drafts = getattr(generator, "num_assistant_tokens", config.prompt_lookup_num_tokens)
-        cache = kwargs["model_kwargs"]["past_key_values"]
-        cache.rollback = max(cache.rollback, int(drafts))
+        generator: Any = super()._get_candidate_generator(*args, **kwargs)
+        cache, drafts = kwargs["model_kwargs"]["past_key_values"], config.prompt_lookup_num_tokens
+        if drafts is None:
+            drafts = int(generator.num_assistant_tokens)
+        else:
+            generator.update_candidate_strategy = partial(_adapt_drafts, generator, drafts)
+        cache.rollback = max(cache.rollback, drafts)
         return generator
 
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,6 +249,18 @@ def _check_mode(mode: GenerationMode) -> None:
             f"EAForCausalLM does not support {mode.value}:"
             f" use {', '.join(known.value for known in MODES)}"
         )
+
+
+def _adapt_drafts(lookup: Any, limit: int, tokens: Tensor, scores: Tensor, matches: int) -> None:
+    """Look up more tokens after a draft that was accepted entirely, and fewer after another.
+
+    Reading a draft takes time even if it is rejected. In a text that does not repeat the prompt,
+    drafts of one token cost less than they gain, while those of ten tokens do not.
+    """
+    drafts = scores.shape[1] - 1
+    if drafts:
+        longer = min(2 * matches, limit)
+        lookup.num_output_tokens = longer if matches == drafts else matches + 1
 
 
 def _mask_starts(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
