@@ -1,9 +1,9 @@
-"""`generate`, following the GenerationTesterMixin of transformers for stateful models.
+"""`generate`, following the GenerationTesterMixin of transformers.
 
-`EAForCausalLM` is the only model that generates. Its tests of assisted and prompt lookup decoding,
-contrastive search, DoLa, grouped beams, continuous batching, and static, quantised and offloaded
-caches are in test_bad_input.py, as these modes are refused; so are 4-D masks. Its tests of padding
-and packing are in test_model.py. These tests do not apply:
+`EAForCausalLM` is the only model that generates. Its tests of assisted and prompt lookup decoding
+are in test_assisted.py. Those of contrastive search, DoLa, grouped beams, continuous batching, and
+static, quantised and offloaded caches are in test_bad_input.py, as these modes are refused; so are
+4-D masks. Its tests of padding and packing are in test_model.py. These tests do not apply:
 
 - attention outputs and the shape of keys and values in the cache: the cache holds states;
 - eager, SDPA and flash attention: a mixer is not one of transformers' attention functions;
