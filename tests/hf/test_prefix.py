@@ -166,7 +166,7 @@ def test_changed_weights_raise(change):
     else:
         model.float()
     text = ids(1, 9)
-    with pytest.raises(ValueError, match="weights of the model have changed, .* call clear"):
+    with pytest.raises(ValueError, match=r"weights of the model have changed, .* call clear"):
         prefix.lookup(text)
     with pytest.raises(ValueError, match="weights of the model have changed"):
         store(prefix, text)

@@ -184,7 +184,7 @@ def test_removing_too_many_tokens_raises():
     with pytest.raises(ValueError, match=r"cannot remove 7 tokens: .*rollback = 6 .*rollback=7\)"):
         cache.crop(-7)
     cache.crop(-4)
-    with pytest.raises(ValueError, match="cannot remove 3 tokens: .* go back 2 tokens now"):
+    with pytest.raises(ValueError, match=r"cannot remove 3 tokens: .* go back 2 tokens now"):
         cache.crop(-3)
     assert cache.seen == 16 and cache.layers[0].end == 16
     cache.restore(cache.snapshot())
