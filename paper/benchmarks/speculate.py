@@ -11,7 +11,8 @@ snapshot of the same prompt.
 For edits, one token of a long prompt of random tokens changes. The first token after the edited
 prompt is generated from the last snapshot before the edit (`PrefixCache`), by reading the prompt
 again, and by softmax attention, which keeps the keys and values before the edit and reads the rest.
-Softmax attention has no convolution here, as keys and values do not contain its inputs.
+Softmax attention has no convolution here, as keys and values do not contain its inputs, and reads
+1,024 tokens at a time, as SDPA also computes the pairs that a mask excludes.
 """
 
 import inspect
@@ -44,6 +45,7 @@ WORD = re.compile(r" ?[A-Za-z]+| ?\d+|\s+| ?[^\sA-Za-z\d]")
 EDITS = (0.1, 0.5, 0.9)
 CHECKED = 32  # tokens that are written with drafts and read without a cache, too
 NEAR = 1e-4  # largest difference of logits
+CHUNK = 1024  # tokens that softmax attention reads at a time
 WAYS = ("prefix", "again", "sa")
 NAMES = {"prefix": "`PrefixCache`", "again": "reading again", "sa": "`sa`, keys and values kept"}
 
@@ -263,7 +265,10 @@ def edit(plan: Plan) -> Iterator[Row]:
 
 def _first(model: EAForCausalLM, tokens: Tensor, cache: EACache | None) -> Tensor:
     """Generate the first token after a prompt."""
-    made: Tensor = model.generate(tokens, past_key_values=cache, max_new_tokens=1, do_sample=False)
+    options: dict[str, Any] = {"past_key_values": cache, "do_sample": False}
+    if model.config.mixer == "sa":
+        options["prefill_chunk_size"] = CHUNK
+    made: Tensor = model.generate(tokens, max_new_tokens=1, **options)
     return made
 
 
