@@ -82,6 +82,22 @@ def test_snapshots_of_removed_tokens_are_not_stored():
             )
 
 
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_tokens_are_removed_between_snapshots(every):
+    model, text = make(), ids(1, 40)
+    cache, _ = PrefixCache(model, every=every).lookup(text)
+    cache.rollback = 5
+    n, calls = 0, (7, -2, 5, -1, 5, -4, 5, -3, 1, -1, 2)
+    with torch.no_grad():
+        for count in calls:
+            if count < 0:
+                cache.crop(count)
+            else:
+                got = model(text[:, n : n + count], past_key_values=cache).logits
+                assert_close(got, model(text[:, : n + count]).logits[:, n:], rtol=1e-12, atol=1e-12)
+            n += count
+
+
 def test_least_recently_used_snapshots_go_first():
     model = make()
     size = read_size(model)

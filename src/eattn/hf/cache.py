@@ -29,6 +29,8 @@ from eattn.nn.decoding_state import rewind
 ROLLBACK = 64  # tokens; set by assisted generation
 MAX_PENDING = 8  # tokens; more than these are read again separately, which gives a newer state
 
+Inputs = tuple[int, Tensor, Tensor | None]  # first token, inputs [B, L, D], key_mask [B, L]
+
 
 class EACacheLayer(LinearAttentionCacheLayerMixin):
     """State of one block after the tokens so far, and what is needed to remove tokens again.
@@ -51,8 +53,7 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
         self.at = 0  # tokens contained in the newest state
         self.end = 0  # tokens read; the newest state lacks the last of them after a crop
         self.earlier: list[tuple[int, Any]] = []  # earlier states after their number of tokens
-        # First token, inputs [B, L, D] and key_mask of the calls since the oldest earlier state
-        self.inputs: list[tuple[int, Tensor, Tensor | None]] = []
+        self.inputs: list[Inputs] = []  # of the calls since the oldest earlier state
         self.saved: dict[int, Any] = {}  # states by number of tokens, for `every`
         self.has_previous_state[0] = False
 
@@ -101,9 +102,9 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
         y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
         return y[:, ahead:]
 
-    def _pending(self) -> list[tuple[int, Tensor, Tensor | None]]:
+    def _pending(self) -> list[Inputs]:
         """Return the inputs of the tokens that the newest state lacks."""
-        return [] if self.at == self.end else [x for x in self.inputs if x[0] >= self.at]
+        return [] if self.at == self.end else _since(self.at, self.inputs)
 
     def _stops(self, start: int, ahead: int) -> list[int]:
         """Return the numbers of tokens after which a state is needed."""
@@ -134,12 +135,12 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
     def _trim(self) -> None:
         """Remove inputs before the oldest earlier state."""
         oldest = self.earlier[0][0] if self.earlier else self.at
-        while self.inputs and self.inputs[0][0] < oldest:
-            start, u, mask = self.inputs.pop(0)
-            if start + u.shape[1] > oldest:
-                kept = slice(oldest - start, None)
-                mask = None if mask is None else mask[:, kept].clone()
-                self.inputs.insert(0, (oldest, u[:, kept].clone(), mask))
+        if self.inputs and self.inputs[0][0] < oldest:
+            # The copy frees the memory of the inputs before.
+            self.inputs = [
+                (start, u.clone() if start == oldest else u, mask)
+                for start, u, mask in _since(oldest, self.inputs)
+            ]
 
     def crop(self, tokens_to_remove: int) -> int | Tensor:
         """Remove the last -`tokens_to_remove` tokens; return the valid ones among them per row."""
@@ -416,9 +417,18 @@ def _mixed(
     return y.unsqueeze(1), state
 
 
-def _concatenated(
-    inputs: list[tuple[int, Tensor, Tensor | None]],
-) -> tuple[Tensor, Tensor | None]:
+def _since(tokens: int, inputs: list[Inputs]) -> list[Inputs]:
+    """Return the inputs after the first `tokens` tokens."""
+    found = []
+    for start, u, mask in inputs:
+        before = max(tokens - start, 0)
+        if before < u.shape[1]:
+            mask = None if mask is None else mask[:, before:]
+            found.append((start + before, u[:, before:], mask))
+    return found
+
+
+def _concatenated(inputs: list[Inputs]) -> tuple[Tensor, Tensor | None]:
     """Return the inputs of consecutive calls as those of one call."""
     if len(inputs) == 1:
         return inputs[0][1:]

@@ -12,7 +12,7 @@ from transformers.utils.generic import can_return_tuple
 from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
 from eattn.hf.config import EAConfig
-from eattn.hf.inputs import COLLATOR, offsets_from
+from eattn.hf.inputs import COLLATOR, check_cache, offsets_from
 from eattn.hf.model import EAModel, EAPreTrainedModel, nan_weight
 
 MODES = (
@@ -133,7 +133,7 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare the inputs of one decoding step, with padding moved to the left in the first."""
-        if past_key_values is not None and past_key_values.seen:
+        if isinstance(past_key_values, EACache) and past_key_values.seen:
             if is_first_iteration and next_sequence_length is None:
                 # Assisted generation passes all tokens, including those that the cache has read.
                 if attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]:
@@ -177,7 +177,10 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
                 f"cache_implementation must be omitted, got {kind!r}: the model only works with"
                 " EACache, which it creates"
             )
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache:
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            check_cache(given, len(self.model.layers))
+        elif generation_config.use_cache:
             model_kwargs["past_key_values"] = EACache(len(self.model.layers))
         if generation_config.is_assistant:  # its drafts may be removed
             cache = model_kwargs["past_key_values"]

@@ -49,8 +49,8 @@ def key_mask_from(attention_mask: Tensor | None, x: Tensor, seen: int) -> Tensor
     return None if is_readable(mask) and bool(mask.all()) else mask
 
 
-def check_cache(cache: Any, layers: int, rows: int) -> EACache:
-    """Return `cache` after checking that it fits the model and the batch."""
+def check_cache(cache: Any, layers: int, rows: int | None = None) -> EACache:
+    """Return `cache` after checking that it fits the model and, with `rows`, the batch."""
     if not isinstance(cache, EACache):
         raise TypeError(
             f"past_key_values must be an eattn.hf.EACache, got {type(cache).__name__};"
@@ -60,7 +60,7 @@ def check_cache(cache: Any, layers: int, rows: int) -> EACache:
         raise ValueError(
             f"past_key_values must have {layers} layers like the model, got {len(cache.layers)}"
         )
-    if cache.lengths is not None and cache.lengths.shape[0] != rows:
+    if rows is not None and cache.lengths is not None and cache.lengths.shape[0] != rows:
         raise ValueError(
             f"past_key_values must have {rows} rows like the inputs, got {len(cache.lengths)}:"
             " use batch_repeat_interleave or batch_select_indices"

@@ -83,7 +83,8 @@ class ShortConv(nn.Module):
     def _forward(self, x: Tensor, key_mask: Tensor | None, last: Tensor) -> tuple[Tensor, Tensor]:
         if key_mask is None:
             window = torch.cat([last.to(x.dtype), x], 1)
-            return self._convolve(x, window), window[:, x.shape[1] :]
+            # The copy does not keep the memory of all inputs.
+            return self._convolve(x, window), window[:, x.shape[1] :].clone()
         # Move valid tokens to the front, convolve, and move the results back.
         window, there, count = self._compact(x, key_mask, last)
         u = self._convolve(window[:, self.width - 1 :], window).gather(1, there)

@@ -102,5 +102,5 @@ class LinearRNN(Recurrence):
             forward = baselines.linear_rnn(a1, b1, h1)
             backward = baselines.linear_rnn(a2.flip(1), b2.flip(1), h2).flip(1)
             h = torch.cat([forward, backward], -1)
-        after = Hidden(h[:, -1]) if h.shape[1] else Hidden(before)
+        after = Hidden(h[:, -1].clone()) if h.shape[1] else Hidden(before)
         return self.out_proj(h.to(g.dtype) * F.silu(g)), after
