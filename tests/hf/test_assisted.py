@@ -31,6 +31,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from eattn.hf import EACache, EAForCausalLM
+from eattn.hf.lookup import AdaptiveLookup
 
 LOOKUP = dict(prompt_lookup_num_tokens=4)
 PERIOD = 11  # tokens after which the training text repeats
@@ -136,6 +137,23 @@ def test_lookup_drafts_fewer_tokens_after_rejection():
     prompt = torch.cat([ids(1, 20), ids(1, 20)], 1)
     generate(model, prompt, prompt_lookup_num_tokens=10)
     assert calls[0] == 40 + 10 and all(count <= 4 for count in calls[1:])
+
+
+def test_drafts_grow_with_success_and_pause_after_failure():
+    class Repeat:
+        num_output_tokens = 6
+
+        def get_candidates(self, tokens):
+            return torch.cat([tokens, tokens[:, : self.num_output_tokens]], 1), None
+
+    lookup, tokens, drafted = AdaptiveLookup(Repeat()), ids(1, 9), []
+    # Shares of the drafts that are accepted, until the drafts pause after two failures
+    for share in (1, 0.5, 1, 1, 0, 0, 0, 0, 0, 1, 1):
+        count = lookup.get_candidates(tokens)[0].shape[1] - 9
+        drafted.append(count)
+        scores = torch.zeros(1, count + 1, VOCAB)
+        lookup.update_candidate_strategy(tokens, scores, int(share * count))
+    assert drafted == [6, 6, 4, 6, 6, 0, 1, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("drafts", ["lookup", "assistant"])

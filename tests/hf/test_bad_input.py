@@ -79,9 +79,7 @@ def test_cache_that_does_not_fit_raises():
         model(ids(2, 5), past_key_values=DynamicCache())
     for options in ({}, dict(prompt_lookup_num_tokens=2)):
         with raises(TypeError, "must be an eattn.hf.EACache, got DynamicCache"):
-            model.generate(
-                ids(1, 5), past_key_values=DynamicCache(), max_new_tokens=2, **options
-            )
+            model.generate(ids(1, 5), past_key_values=DynamicCache(), max_new_tokens=2, **options)
     with raises(ValueError, "must have 2 layers like the model, got 3"):
         model(ids(2, 5), past_key_values=EACache(3))
     cache = model(ids(2, 5)).past_key_values

@@ -419,13 +419,16 @@ def _mixed(
 
 def _since(tokens: int, inputs: list[Inputs]) -> list[Inputs]:
     """Return the inputs after the first `tokens` tokens."""
-    found = []
-    for start, u, mask in inputs:
-        before = max(tokens - start, 0)
-        if before < u.shape[1]:
-            mask = None if mask is None else mask[:, before:]
-            found.append((start + before, u[:, before:], mask))
-    return found
+    found: list[Inputs] = []
+    for start, u, mask in reversed(inputs):
+        if start < tokens:
+            before = tokens - start
+            if before < u.shape[1]:
+                mask = None if mask is None else mask[:, before:]
+                found.append((tokens, u[:, before:], mask))
+            break
+        found.append((start, u, mask))
+    return found[::-1]
 
 
 def _concatenated(inputs: list[Inputs]) -> tuple[Tensor, Tensor | None]:

@@ -1,6 +1,5 @@
 """Causal language model and its support for `generate`."""
 
-from functools import partial
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from eattn.distributed import current_shard
 from eattn.hf.cache import EACache
 from eattn.hf.config import EAConfig
 from eattn.hf.inputs import COLLATOR, check_cache, offsets_from
+from eattn.hf.lookup import AdaptiveLookup
 from eattn.hf.model import EAModel, EAPreTrainedModel, nan_weight
 
 MODES = (
@@ -222,7 +222,7 @@ class EAForCausalLM(EAPreTrainedModel, GenerationMixin):
         if drafts is None:
             drafts = int(generator.num_assistant_tokens)
         else:
-            generator.update_candidate_strategy = partial(_adapt_drafts, generator, drafts)
+            generator = AdaptiveLookup(generator)
         cache.rollback = max(cache.rollback, drafts)
         return generator
 
@@ -252,18 +252,6 @@ def _check_mode(mode: GenerationMode) -> None:
             f"EAForCausalLM does not support {mode.value}:"
             f" use {', '.join(known.value for known in MODES)}"
         )
-
-
-def _adapt_drafts(lookup: Any, limit: int, tokens: Tensor, scores: Tensor, matches: int) -> None:
-    """Look up more tokens after a draft that was accepted entirely, and fewer after another.
-
-    Reading a draft takes time even if it is rejected. In a text that does not repeat the prompt,
-    drafts of one token cost less than they gain, while those of ten tokens do not.
-    """
-    drafts = scores.shape[1] - 1
-    if drafts:
-        longer = min(2 * matches, limit)
-        lookup.num_output_tokens = longer if matches == drafts else matches + 1
 
 
 def _mask_starts(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:

@@ -1,0 +1,51 @@
+"""Prompt lookup whose drafts are as long as the text is predictable."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.generation.candidate_generator import CandidateGenerator
+
+MAX_PAUSE = 8  # tokens
+
+
+class AdaptiveLookup(CandidateGenerator):
+    """Prompt lookup that drafts fewer tokens after a rejection, and none for a while.
+
+    Reading a draft takes time even if it is rejected, and every word occurs again sooner or later.
+    After a draft that was accepted entirely, the next one is twice as long. After another, it has
+    one token more than were accepted. If no token was accepted, the next 1, 2, ... up to 8 tokens
+    are generated without drafts, one more each time. Drafts do not change the generated text.
+
+    Parameters
+    ----------
+    lookup : PromptLookupCandidateGenerator
+        Lookup with the greatest number of tokens of a draft.
+    """
+
+    def __init__(self, lookup: Any) -> None:
+        self.lookup = lookup
+        self.limit: int = lookup.num_output_tokens
+        self.pause = 0  # tokens without drafts after the next rejection, minus one
+        self.wait = 0  # tokens without drafts from now on
+
+    def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the text with a draft, and None for its logits."""
+        if self.wait:
+            return input_ids, None
+        found: tuple[Tensor, None] = self.lookup.get_candidates(input_ids)
+        return found
+
+    def update_candidate_strategy(
+        self, input_ids: Tensor, scores: Tensor, num_matches: int
+    ) -> None:
+        """Choose the length of the next draft; `scores` are [B, drafts + 1, vocabulary]."""
+        drafts = scores.shape[1] - 1
+        if self.wait:
+            self.wait -= 1
+        elif drafts and not num_matches:
+            self.wait = self.pause = min(self.pause + 1, MAX_PAUSE)
+            self.lookup.num_output_tokens = 1
+        elif drafts:
+            longer = 2 * num_matches if num_matches == drafts else num_matches + 1
+            self.lookup.num_output_tokens = min(longer, self.limit)
+            self.pause = 0
