@@ -127,7 +127,7 @@ def test_rows_are_selected_with_their_history():
 
 
 @pytest.mark.parametrize("mixer", ["ea-6+decay", "sa", "deltanet"])
-@pytest.mark.parametrize("plan", [(9,), (9, 4, -3)], ids=str)
+@pytest.mark.parametrize("plan", [(), (9,), (9, 4, -3), (4, -3)], ids=str)
 def test_snapshots_do_not_change_with_the_cache(mixer, plan):
     model = make(mixer=mixer)
     cache, kept, _ = run(model, plan)

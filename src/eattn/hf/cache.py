@@ -168,7 +168,7 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
     def copy_from(self, other: "EACacheLayer") -> None:
         """Copy the newest state of another layer, and the inputs that it lacks."""
         self.reset()
-        self.update(pytree.tree_map(torch.clone, other.state))
+        self.update(pytree.tree_map_only(Tensor, torch.clone, other.state))
         self.at, self.end = other.at, other.end
         self.inputs = pytree.tree_map_only(Tensor, torch.clone, other._pending())
 
