@@ -52,7 +52,7 @@ def test_help_lists_the_commands_in_order(capsys):
 
 def test_version_is_printed(capsys):
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == eattn.__version__
+    assert capsys.readouterr().out == f"eattn {eattn.__version__}\n"
 
 
 def test_info_lists_versions_threads_and_backends(capsys):

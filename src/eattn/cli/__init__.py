@@ -93,7 +93,7 @@ def _fail(reason: str, *, code: int) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(eattn.__version__)
+        print(f"eattn {eattn.__version__}")
         raise typer.Exit
 
 

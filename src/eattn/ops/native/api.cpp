@@ -40,15 +40,29 @@ struct Isa {
         {EATTN_PAIR(backward, isa), EATTN_PAIR(grid_backward, isa)}, [] { return bool(test); } \
   }
 
+#if defined(__x86_64__) && defined(_WIN32)
+// __builtin_cpu_supports needs a runtime library that clang-cl does not link. The numbers are
+// PF_AVX2_INSTRUCTIONS_AVAILABLE and PF_AVX512F_INSTRUCTIONS_AVAILABLE.
+extern "C" __declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long);
+bool has_avx2() { return IsProcessorFeaturePresent(40); }
+bool has_avx512() { return IsProcessorFeaturePresent(41); }
+#elif defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 // Fastest first.
 const Isa kIsas[] = {
 #if defined(__x86_64__)
-    EATTN_ISA(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512cd") &&
-                          __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl")),
-    EATTN_ISA(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")),
+    EATTN_ISA(avx512, has_avx512()),
+    EATTN_ISA(avx2, has_avx2()),
 #endif
     EATTN_ISA(baseline, true),
 };

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #if defined(__linux__)
 #include <sys/mman.h>
+#elif defined(_WIN32)
+#include <malloc.h>
 #endif
 
 namespace {
@@ -41,16 +43,24 @@ inline void populate(void *p, size_t bytes) {
 #endif
 }
 
+#if defined(_WIN32)
+inline void *allocate(size_t alignment, size_t bytes) { return _aligned_malloc(bytes, alignment); }
+inline void release(void *p) { _aligned_free(p); }
+#else
+inline void *allocate(size_t alignment, size_t bytes) { return aligned_alloc(alignment, bytes); }
+inline void release(void *p) { free(p); }
+#endif
+
 // Scratch memory that is freed at the end of a scope.
 template <class T> struct Scratch {
   T *data;
   explicit Scratch(int64_t n) {
     const size_t bytes = (size_t(n) * sizeof(T) + 255) / 128 * 128;
-    data = (T *)aligned_alloc(128, bytes);
+    data = (T *)allocate(128, bytes);
     if (!data) abort();
     prefer_huge_pages(data, bytes);
   }
-  ~Scratch() { free(data); }
+  ~Scratch() { release(data); }
   Scratch(const Scratch &) = delete;
   Scratch &operator=(const Scratch &) = delete;
   T &operator[](int64_t i) const { return data[i]; }
