@@ -100,16 +100,16 @@ def report(
 
 @app.command()
 def results() -> None:
-    """Write paper/RESULTS.md, its pictures, and the table and picture of README.md from the rows.
+    """Write paper/RESULTS.md, the table of README.md and all pictures from the rows.
 
     Example: python -m paper results
     """
-    from paper import readme
+    from paper import pictures, readme
     from paper.harness.results import write
 
     text = readme.README.read_text(encoding="utf-8")
     readme.README.write_text(readme.filled(text), encoding="utf-8")
-    print("wrote", *write(), readme.picture().save(readme.PICTURE), readme.README)
+    print("wrote", *write(), *pictures.write(), readme.README)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The picture and the table of README.md, computed from the rows."""
+"""The table of README.md, computed from the rows."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,17 +6,14 @@ from statistics import fmean
 from typing import Any
 
 from paper.beyond import lm, recall
-from paper.harness.chart import LOOKS, Chart, lines
 from paper.harness.experiment import PAPER, result
 from paper.harness.runlog import Row, find_row, matches
 from paper.harness.table import Table, seconds, size
+from paper.pictures import NAMES
 
 README = PAPER.parent / "README.md"
-PICTURE = PAPER.parent / "docs" / "assets" / "decoding.svg"
 REGION = re.compile(r"(<!-- comparison -->\n).*(<!-- /comparison -->)", re.DOTALL)
-SOFTMAX = "softmax attention"
-NAMES = {"ea-6": "EA-6", "sa": SOFTMAX}
-LOOKS_BY_NAME = {name: LOOKS[mixer] for mixer, name in NAMES.items()}
+SOFTMAX = NAMES["sa"]
 POSITION = 16384
 # What is compared, how to write a number, min or max (which is better), the other, both numbers.
 Task = tuple[str, Callable[[float], str], Callable[[float, float], float], str, list[float]]
@@ -70,24 +67,6 @@ def _tasks() -> Iterator[Task]:
         models = ("ea-6", "lightgbm")
         pair = [_mean("table4", "mae", data=data, model=model, **at) for model in models]
         yield f"mean absolute error, {data}, 12 steps ahead", show, min, "LightGBM", pair
-
-
-def picture() -> Chart:
-    """Draw time per token and bytes of the state against the position while decoding."""
-    at = {"what": "latency", "batch": 1}
-    rows = [r for r in result("fig5").rows if matches(r, at) and r["mixer"] in NAMES]
-    panels = []
-    for title, field, unit, y, log in (
-        ("Time per token", "p50", 1e-3, "ms", "x"),
-        ("Size of the state", "state_bytes", 2**20, "MiB", "xy"),
-    ):
-        points = [
-            {"series": NAMES[row["mixer"]], "x": row["position"], "y": row[field] / unit}
-            for row in rows
-            if field in row
-        ]
-        panels.append(lines(title, points, x="tokens so far", y=y, log=log, looks=LOOKS_BY_NAME))
-    return Chart(panels)
 
 
 def _row(name: str, **fields: object) -> Row:

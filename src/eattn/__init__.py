@@ -2,6 +2,8 @@
 
 Importing eattn is cheap: torch is imported when a name is first used.
 
+Examples
+--------
 >>> import eattn, torch
 >>> q, k, v = torch.randn(3, 1, 5, 4).unbind()
 >>> eattn.ea_series(q, k, v, order=6, causal=True).shape

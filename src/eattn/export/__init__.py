@@ -5,6 +5,8 @@ batch size and length, and a graph for a single `step` with the state as named i
 An `EAForecaster` becomes a step from raw values to calibrated quantiles. Models run in float32.
 ONNX requires `pip install "eattn[export]"`.
 
+Examples
+--------
 >>> import torch
 >>> from eattn.models import Forecaster
 >>> graph = step(Forecaster(dim=8, depth=1, mixer="ea-2"))

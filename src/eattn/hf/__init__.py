@@ -3,6 +3,8 @@
 Importing this package registers the models, so that `AutoModelForCausalLM` and the other Auto
 classes accept an `EAConfig` or a folder with a saved model.
 
+Examples
+--------
 >>> import torch
 >>> from eattn.hf import EAConfig, EAForCausalLM
 >>> model = EAForCausalLM(EAConfig(vocab_size=256, hidden_size=32, num_hidden_layers=2)).eval()

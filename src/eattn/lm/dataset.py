@@ -18,6 +18,8 @@ class PackedDataset:
     A document that exceeds a row continues in the next row as a separate sequence. The token
     `end` begins every document and is the label of its last token.
 
+    Examples
+    --------
     >>> dataset = PackedDataset([[1, 2, 3], [4]], length=4, end=0)
     >>> dataset.collate([0, 1])
     (tensor([[0, 1, 2, 3, 0, 4]]), tensor([1, 2, 3, 0, 4, 0]), tensor([0, 4, 6], dtype=torch.int32))

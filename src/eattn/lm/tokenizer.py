@@ -48,6 +48,8 @@ def alphabet() -> dict[str, int]:
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer whose token n is byte n.
 
+    Examples
+    --------
     >>> byte_tokenizer()("añ")["input_ids"]
     [97, 195, 177]
     """

@@ -32,6 +32,8 @@ EVALUATION_TIME = "evaluation_seconds"
 class LMConfig:
     """Options of a language model and of its training.
 
+    Examples
+    --------
     >>> LMConfig(mixer="sa", hidden=64).model(257).num_attention_heads
     8
     """

@@ -24,6 +24,8 @@ NOT_NUMERIC = ("device", "checkpoint", "checkpoint_every", "checkpoint_seconds",
 class TrainConfig:
     """Options of `train`; a step is one batch. `dataclasses.replace` makes a changed copy.
 
+    Examples
+    --------
     >>> TrainConfig(epochs=50, lr=3e-4, schedule="cosine", warmup=0.05, patience=10).clip
     1.0
     """

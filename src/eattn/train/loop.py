@@ -73,6 +73,8 @@ def train(
         If a loss or gradient is not finite, before it reaches the weights. The model then has the
         best weights of an evaluation, or else those before that step.
 
+    Examples
+    --------
     >>> from eattn.train import Task, TensorDataset
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
     >>> task = Task(TensorDataset(x, 3 * x), lambda model, b: (model(b[0]) - b[1]).square().mean())

@@ -44,6 +44,8 @@ LOST = re.compile(
 class Processes:
     """The processes of a run and the rank of this one; by default a single process.
 
+    Examples
+    --------
     >>> Processes().share([3, 1, 2]), Processes(1, 2).share([3, 1, 2])
     ([3, 1, 2], [1])
     >>> Processes(1, 4, sequence=2).share([3, 1, 2])  # same as process 0: they share tokens

@@ -24,6 +24,8 @@ def seed_everything(seed: int) -> None:
 def isolated(seed: int | None = None) -> Iterator[None]:
     """Restore all generators after the block; seed them at its start if `seed` is given.
 
+    Examples
+    --------
     >>> with isolated(seed=0):
     ...     first = torch.rand(3)
     >>> with isolated(seed=0):

@@ -19,6 +19,8 @@ DECAYS: dict[str, Callable[[float], float]] = {
 class Schedule:
     """Batches, learning rate and evaluations as pure functions of the step, which counts from 0.
 
+    Examples
+    --------
     >>> schedule = Schedule(100, TrainConfig(epochs=3, batch_size=32, schedule="linear", lr=0.12))
     >>> schedule.per_epoch, schedule.steps, schedule.epoch(5), round(schedule.lr(3), 3)
     (4, 12, 1, 0.09)

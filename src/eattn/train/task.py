@@ -38,6 +38,8 @@ class SharedDataset(Protocol):
 class TensorDataset:
     """Rows of tensors of equal length; a batch is a tuple of their rows.
 
+    Examples
+    --------
     >>> dataset = TensorDataset(torch.arange(6).reshape(3, 2), torch.tensor([7, 8, 9]))
     >>> dataset.collate([2, 0])
     (tensor([[4, 5],
@@ -62,6 +64,8 @@ class TensorDataset:
 class ListDataset:
     """Items of any kind, and a function that makes a batch of them, such as by padding.
 
+    Examples
+    --------
     >>> dataset = ListDataset([torch.ones(2), torch.ones(3)], torch.nn.utils.rnn.pad_sequence)
     >>> dataset.collate([0, 1]).shape
     torch.Size([3, 2])
@@ -100,6 +104,8 @@ class Task:
         `shard(batch, shard)` returns this process's tokens of a batch and their Shard, for
         `sequence_parallel`; the loss is then the mean over these tokens.
 
+    Examples
+    --------
     >>> x = torch.randn(8, 3)
     >>> Task(TensorDataset(x), lambda model, batch: model(batch[0]).square().mean())
     Task(8 samples)
@@ -165,6 +171,8 @@ def batches(
 ) -> Iterator[list[int]]:
     """Yield all of `count` indices once, `size` at a time, in an order set by (seed, epoch).
 
+    Examples
+    --------
     >>> [sorted(batch) for batch in batches(3, 8, seed=0, epoch=1)]
     [[0, 1, 2]]
     """

@@ -1,0 +1,226 @@
+"""Hooks of the documentation site: generated pages, links, pictures, and packages from npm.
+
+Documents link to files of the repository, so that they also work on GitHub. Here, a link to a
+document becomes a link to its page, and a link to any other file becomes a link to GitHub.
+"""
+
+import ast
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "docs"  # what is fetched and made once
+REPORT = BUILD / "report" / "report.html"
+# Documents outside docs/ and their pages.
+DOCUMENTS = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "PAPER.md": "paper.md",
+    "paper/RESULTS.md": "results.md",
+}
+# Folders of npm packages that are copied, and the files in them.
+PACKAGES = {
+    "katex": ("katex/dist", ["katex.mjs", "katex.min.css", "fonts/*.woff2"]),
+    "inter": ("@fontsource-variable/inter", ["wght.css", "files/*-wght-normal.woff2"]),
+    "jetbrains-mono": (
+        "@fontsource-variable/jetbrains-mono",
+        ["wght.css", "files/*-wght-normal.woff2"],
+    ),
+}
+WIDE = ["navigation", "toc"]
+HIDDEN = {"index.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
+LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
+SECTION = re.compile(r"^\[[^\]]*\]\((\S*README\.md)#([\w-]+)\)$", re.MULTILINE)
+COLOUR = re.compile(r"--(\w+): (#\w{6})")
+REPORT_PAGE = """# Interactive report
+
+Every table and figure, next to the paper's numbers. Hide and show series in the legends, and point
+at a mark to read its value. [Open the report on its own](report.html).
+
+<iframe class="report" src="report.html" title="Interactive report"></iframe>
+"""
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Fetch the npm packages and write the report, unless they are up to date."""
+    lock = HERE / "package-lock.json"
+    if _newest([lock]) > _newest([BUILD / "node_modules" / ".package-lock.json"]):
+        if shutil.which("npm") is None:
+            raise PluginError(
+                "the site needs npm, which fetches its fonts and KaTeX; install Node.js"
+            )
+        BUILD.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, BUILD)
+        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(["npm", "ci", *options], cwd=BUILD, check=True)
+    study = [path for path in (ROOT / "paper").rglob("*.*") if "tests" not in path.parts]
+    if _newest(path for path in study if path.suffix != ".pyc") > _newest([REPORT]):
+        command_line = [sys.executable, "-m", "paper", "report", "--out", str(REPORT.parent)]
+        subprocess.run(command_line, cwd=ROOT, check=True)
+
+
+def _newest(paths: Any) -> float:
+    """Return the latest time of change, or 0 without files."""
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages and files that are not in docs/."""
+    for source, name in DOCUMENTS.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    for name in _paths(config.nav):
+        if name.startswith("api/"):
+            files.append(File.generated(config, name, content=_api(name, config)))
+    files.append(File.generated(config, "report/index.md", content=REPORT_PAGE))
+    for path in sorted(REPORT.parent.iterdir()):
+        files.append(File.generated(config, f"report/{path.name}", abs_src_path=str(path)))
+    for package, (folder, patterns) in PACKAGES.items():
+        top = BUILD / "node_modules" / folder
+        for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
+            name = f"packages/{package}/{path.relative_to(top).as_posix()}"
+            files.append(File.generated(config, name, abs_src_path=str(path)))
+    dark = _dark_colours()
+    for picture in [*ROOT.glob("docs/assets/*.svg"), *ROOT.glob("paper/results/*.svg")]:
+        text = re.sub(r'<rect [^>]*fill="#ffffff"/>', "", picture.read_text("utf-8"), count=1)
+        files.append(File.generated(config, f"pictures/{picture.name}", content=text))
+        text = re.sub(r"#\w{6}\b", lambda found: dark.get(found[0].lower(), found[0]), text)
+        files.append(File.generated(config, f"pictures/{picture.stem}-dark.svg", content=text))
+    return files
+
+
+def _paths(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from _paths(part)
+
+
+def _dark_colours() -> dict[str, str]:
+    """Return the colours of charts in dark mode by those in light mode, as the report has them."""
+    style = (ROOT / "paper" / "harness" / "page.css").read_text(encoding="utf-8")
+    light, dark = (dict(COLOUR.findall(part)) for part in style.split("}")[0:2])
+    return {light[name]: colour for name, colour in dark.items()}
+
+
+def _api(name: str, config: MkDocsConfig) -> str:
+    """Return the source of a page of the API reference."""
+    if name == "api/command-line.md":
+        return _command_line()
+    modules = [path[4:-3] for path in _paths(config.nav) if path.startswith("api/eattn")]
+    if name == "api/index.md":
+        lines = [f"| [{module}]({module}.md) | {_summary(module)} |" for module in modules]
+        lines.append("| [Command line](command-line.md) | The commands of `eattn`. |")
+        return "\n".join(["# API reference\n", "| module | contents |", "|---|---|", *lines])
+    module = name[4:-3]
+    members = [f"        - {member}" for member in _members(module)]
+    return "\n".join([f"# {module}\n", f"::: {module}", "    options:", "      members:", *members])
+
+
+def _tree(module: str) -> ast.Module:
+    path = ROOT / "src" / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _summary(module: str) -> str:
+    """Return the first line of the docstring of a module."""
+    return (ast.get_docstring(_tree(module)) or "").partition("\n")[0]
+
+
+def _members(module: str) -> list[str]:
+    """Return the names in `__all__` that are not modules, or all public functions."""
+    body = _tree(module).body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names = ast.literal_eval(node.value)
+            folder = ROOT / "src" / module.replace(".", "/")
+            return [n for n in names if not n.startswith("_") and not (folder / n).is_dir()]
+    return [n.name for n in body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+
+
+def _command_line() -> str:
+    """Return the help of every command."""
+    import typer
+    from typer.main import get_command
+
+    from eattn.cli import app
+
+    def sections(command: Any, parent: Any, level: int) -> Iterator[str]:
+        context = typer.Context(command, info_name=command.name, parent=parent)
+        title = context.command_path
+        yield f"{'#' * level} {title}\n\n```text\n{command.get_help(context).strip()}\n```\n"
+        for name in command.list_commands(context) if hasattr(command, "commands") else ():
+            yield from sections(command.commands[name], context, min(level + 1, 3))
+
+    root = get_command(app)
+    root.name = "eattn"
+    return "\n".join(["# Command line\n", *sections(root, None, 2)])
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Include sections of other documents, and point links and pictures to the site."""
+    page.meta.setdefault("hide", HIDDEN.get(page.file.src_uri, []))
+    origin = {name: source for source, name in DOCUMENTS.items()}.get(page.file.src_uri)
+    if page.file.src_uri.startswith(("api/", "report/")):
+        return markdown
+    return _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
+
+
+def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> str:
+    """Translate a document, or a part of it, to a part of a page."""
+
+    def resolve(target: str) -> str:
+        return posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
+
+    def link(found: re.Match[str]) -> str:
+        target, hash_sign, anchor = found[2].partition("#")
+        if not target or ":" in target:
+            return found[0]
+        path = resolve(target)
+        if not (ROOT / path).exists():
+            raise PluginError(f"{origin} links to {found[2]}, which does not exist")
+        name = DOCUMENTS.get(path) or path.removeprefix("docs/")
+        if path in DOCUMENTS or (path.startswith("docs/") and path.endswith(".md")):
+            return found[1] + _relative(name, page) + hash_sign + anchor + found[3]
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        return f"{found[1]}{config.repo_url}/{kind}/main/{path}{hash_sign}{anchor}{found[3]}"
+
+    def picture(found: re.Match[str]) -> str:
+        stem = _relative("pictures/" + posixpath.basename(found[2])[:-4], page)
+        light, dark = (f"{stem}{part}" for part in (".svg#only-light", "-dark.svg#only-dark"))
+        return "".join(f"![{found[1]}]({name}){{ loading=lazy }}" for name in (light, dark))
+
+    parts, end = [], 0
+    for found in SECTION.finditer(markdown):  # a paragraph that only links to a section of README
+        parts.append(PICTURE.sub(picture, LINK.sub(link, markdown[end : found.start()])))
+        source, end = resolve(found[1]), found.end()
+        parts.append(_translate(_section(source, found[2]), source, page, config))
+    return "".join([*parts, PICTURE.sub(picture, LINK.sub(link, markdown[end:]))])
+
+
+def _relative(name: str, page: Page) -> str:
+    return posixpath.relpath(name, posixpath.dirname(page.file.src_uri) or ".")
+
+
+def _section(source: str, anchor: str) -> str:
+    """Return the text of a section of a document, without its heading."""
+    parts = re.split(r"^## (.+)\n", (ROOT / source).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for title, text in zip(parts[1::2], parts[2::2], strict=True):
+        if re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") == anchor:
+            return text.strip()
+    raise PluginError(f"{source} has no section #{anchor}")
