@@ -39,11 +39,14 @@ PACKAGES = {
         ["wght.css", "files/*-wght-normal.woff2"],
     ),
 }
+# Griffe takes `eattn.backends` for the module `eattn.ops.backends`.
+EXTRA = {"eattn": "eattn.ops.backends.backends"}
 WIDE = ["navigation", "toc"]
 HIDDEN = {"index.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 SECTION = re.compile(r"^\[[^\]]*\]\((\S*README\.md)#([\w-]+)\)$", re.MULTILINE)
+SHAPE = re.compile(r'<code>\((.*<span title="shape">shape</span>)(\(.*\))\)</code>')
 COLOUR = re.compile(r"--(\w+): (#\w{6})")
 REPORT_PAGE = """# Interactive report
 
@@ -127,8 +130,14 @@ def _api(name: str, config: MkDocsConfig) -> str:
         lines.append("| [Command line](command-line.md) | The commands of `eattn`. |")
         return "\n".join(["# API reference\n", "| module | contents |", "|---|---|", *lines])
     module = name[4:-3]
-    members = [f"        - {member}" for member in _members(module)]
-    return "\n".join([f"# {module}\n", f"::: {module}", "    options:", "      members:", *members])
+    lines = [f"# {module}\n", f"::: {module}", "    options:", "      members:"]
+    lines += [f"        - {member}" for member in _members(module)]
+    if module in EXTRA:
+        lines += [
+            f"\n::: {EXTRA[module]}",
+            "    options: { show_root_heading: true, show_root_toc_entry: true }",
+        ]
+    return "\n".join(lines)
 
 
 def _tree(module: str) -> ast.Module:
@@ -179,6 +188,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri.startswith(("api/", "report/")):
         return markdown
     return _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write types such as "Tensor, shape (B, L)" as in docstrings; Griffe takes them for tuples."""
+    return SHAPE.sub(r"<code>\1 \2</code>", html)
 
 
 def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> str:

@@ -1,4 +1,4 @@
-// Mathematics with KaTeX, and the color scheme of the embedded report.
+// Render mathematics with KaTeX, and show the embedded report in the color scheme of the page.
 
 const site = new URL("..", import.meta.url);
 
@@ -10,19 +10,20 @@ if (formulas.length) {
   document.head.append(style);
   const { default: katex } = await import(new URL("packages/katex/katex.mjs", site));
   for (const formula of formulas) {
-    const text = formula.textContent.trim();
+    const text = formula.textContent.trim(); // \( … \) or \[ … \]
     katex.render(text.slice(2, -2), formula, { displayMode: text.startsWith("\\[") });
   }
 }
 
-// The report follows the system's color scheme; make it follow the switch of this site instead.
+// The report follows the color scheme of the system; make it follow the switch of the page.
 const report = document.querySelector("iframe.report");
 if (report) {
+  const rules = new Set();
   const follow = () => {
+    for (const rule of report.contentDocument.styleSheets[0]?.cssRules ?? [])
+      if (rule.media?.mediaText.includes("prefers-color-scheme")) rules.add(rule);
     const dark = document.body.dataset.mdColorScheme === "slate";
-    for (const rule of report.contentDocument?.styleSheets[0]?.cssRules ?? [])
-      if (rule instanceof report.contentWindow.CSSMediaRule && /color-scheme/.test(rule.dataset ?? rule.media.mediaText))
-        rule.media.mediaText = dark ? "screen" : "not all";
+    for (const rule of rules) rule.media.mediaText = dark ? "screen" : "not all";
   };
   report.addEventListener("load", follow);
   new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
