@@ -9,7 +9,7 @@ NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check bench results format clean
+.PHONY: help install demo test test-all check bench results docs format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ bench: $(STAMP)  ## measure the performance targets and fail if one is missed
 
 results: $(STAMP)  ## write paper/RESULTS.md and its pictures from paper/results/
 	$(BIN)/python -m paper results
+
+docs: $(STAMP)  ## build the documentation site into build/site; the first time, npm fetches its fonts
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "to read it: python3 -m http.server --directory build/site"
 
 format: $(STAMP)  ## fix lint and format with ruff
 	$(BIN)/ruff check --fix .

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("paper/*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)")
 PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
 
 

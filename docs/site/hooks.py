@@ -39,15 +39,17 @@ PACKAGES = {
         ["wght.css", "files/*-wght-normal.woff2"],
     ),
 }
-# Griffe takes `eattn.backends` for the module `eattn.ops.backends`.
-EXTRA = {"eattn": "eattn.ops.backends.backends"}
 WIDE = ["navigation", "toc"]
 HIDDEN = {"index.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
+NARROW = 600  # pixels; wider pictures scroll sideways on phones
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 SECTION = re.compile(r"^\[[^\]]*\]\((\S*README\.md)#([\w-]+)\)$", re.MULTILINE)
-SHAPE = re.compile(r'<code>\((.*<span title="shape">shape</span>)(\(.*\))\)</code>')
+TUPLE = re.compile(r"\(<code>\((.*)\)</code>")
 COLOUR = re.compile(r"--(\w+): (#\w{6})")
+REPORT_LINK = (
+    "The [interactive report](report/index.md) shows the same, with charts for any screen."
+)
 REPORT_PAGE = """# Interactive report
 
 Every table and figure, next to the paper's numbers. Hide and show series in the legends, and point
@@ -130,13 +132,14 @@ def _api(name: str, config: MkDocsConfig) -> str:
         lines.append("| [Command line](command-line.md) | The commands of `eattn`. |")
         return "\n".join(["# API reference\n", "| module | contents |", "|---|---|", *lines])
     module = name[4:-3]
+    origins = {name: _origin(module, name) for name in _members(module)}
+    # Griffe takes a function such as `eattn.data.locate.locate` for its module.
+    shadowed = [origin for name, origin in origins.items() if origin.endswith(f".{name}.{name}")]
     lines = [f"# {module}\n", f"::: {module}", "    options:", "      members:"]
-    lines += [f"        - {member}" for member in _members(module)]
-    if module in EXTRA:
-        lines += [
-            f"\n::: {EXTRA[module]}",
-            "    options: { show_root_heading: true, show_root_toc_entry: true }",
-        ]
+    lines += [f"        - {name}" for name, origin in origins.items() if origin not in shadowed]
+    for origin in shadowed:
+        lines += [f"\n::: {origin}", "    options:"]
+        lines += ["      show_root_heading: true", "      show_root_toc_entry: true"]
     return "\n".join(lines)
 
 
@@ -160,6 +163,16 @@ def _members(module: str) -> list[str]:
             folder = ROOT / "src" / module.replace(".", "/")
             return [n for n in names if not n.startswith("_") and not (folder / n).is_dir()]
     return [n.name for n in body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+
+
+def _origin(module: str, name: str) -> str:
+    """Return where a name is defined, such as eattn.nn.attention.ElementwiseAttention."""
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            assert node.module is not None
+            package = (ROOT / "src" / node.module.replace(".", "/")).is_dir()
+            return _origin(node.module, name) if package else f"{node.module}.{name}"
+    return f"{module}.{name}"
 
 
 def _command_line() -> str:
@@ -187,12 +200,16 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     origin = {name: source for source, name in DOCUMENTS.items()}.get(page.file.src_uri)
     if page.file.src_uri.startswith(("api/", "report/")):
         return markdown
-    return _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
+    text = _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
+    if page.file.src_uri == "results.md":
+        text = text.replace("\n\n", f"\n\n{REPORT_LINK}\n\n", 1)
+    return text
 
 
-def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Write types such as "Tensor, shape (B, L)" as in docstrings; Griffe takes them for tuples."""
-    return SHAPE.sub(r"<code>\1 \2</code>", html)
+    shape = '<span title="shape">shape</span>'
+    return TUPLE.sub(r"(<code>\1</code>", output).replace(f"{shape}(", f"{shape} (")
 
 
 def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> str:
@@ -215,9 +232,14 @@ def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> 
         return f"{found[1]}{config.repo_url}/{kind}/main/{path}{hash_sign}{anchor}{found[3]}"
 
     def picture(found: re.Match[str]) -> str:
-        stem = _relative("pictures/" + posixpath.basename(found[2])[:-4], page)
-        light, dark = (f"{stem}{part}" for part in (".svg#only-light", "-dark.svg#only-dark"))
-        return "".join(f"![{found[1]}]({name}){{ loading=lazy }}" for name in (light, dark))
+        path = ROOT / resolve(found[2])
+        if not path.is_file():
+            raise PluginError(f"{origin} shows {found[2]}, which does not exist")
+        width = re.search(r' width="(\d+)"', path.read_text(encoding="utf-8"))
+        wide = ".wide " if width is not None and int(width[1]) > NARROW else ""
+        stem = _relative(f"pictures/{path.stem}", page)
+        names = f"{stem}.svg#only-light", f"{stem}-dark.svg#only-dark"
+        return "".join(f"![{found[1]}]({name}){{ {wide}loading=lazy }}" for name in names)
 
     parts, end = [], 0
     for found in SECTION.finditer(markdown):  # a paragraph that only links to a section of README

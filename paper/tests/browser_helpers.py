@@ -54,14 +54,16 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file in a window of this size, and wait until it is loaded."""
+    def open(
+        self, page: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> None:
+        """Load a file or an address in a window of this size, and wait until it is loaded."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.loaded = False
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not self.loaded:
             self._receive()
 
