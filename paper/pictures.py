@@ -6,6 +6,7 @@ Each picture is narrow enough for a phone. `python -m paper results` writes them
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -66,8 +67,8 @@ def decoding() -> Iterator[tuple[str, Panel]]:
             for row in rows
             if field in row
         ]
-        axes = {"x": "tokens so far", "y": y, "log": log}
-        yield f"decoding-{name}", lines(title, points, looks=looks, **axes)  # type: ignore[arg-type]
+        panel = lines(title, points, x="tokens so far", y=y, log=log, looks=looks)
+        yield f"decoding-{name}", panel
 
 
 def weights(q: float) -> Panel:
@@ -104,7 +105,7 @@ def grid() -> Panel:
         ]
 
     x = alt.X("x:Q", title="node u").axis(values=[-3, -2, -1, 0, 1, 2, 3])
-    encoding = {"x": x, "y": alt.Y("y:Q", title="feature"), "color": "series:N"}
+    encoding: dict[str, Any] = {"x": x, "y": alt.Y("y:Q", title="feature"), "color": "series:N"}
     curve = base(points(np.linspace(-SEEN, SEEN, 121))).encode(**encoding)
     nodes = base(points(np.arange(-SEEN, SEEN + spacing / 2, spacing))).encode(**encoding)
     layers = curve.mark_line(strokeWidth=1.5), nodes.mark_point(filled=True, size=36, opacity=1)
