@@ -45,7 +45,8 @@ NARROW = 600  # pixels; wider pictures scroll sideways on phones
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 SECTION = re.compile(r"^\[[^\]]*\]\((\S*README\.md)#([\w-]+)\)$", re.MULTILINE)
-TUPLE = re.compile(r"\(<code>\((.*)\)</code>")
+TUPLE = re.compile(r"\(\s*<code>\(((?:(?!</code>).)*)\)</code>\s*(?=[,)])", re.DOTALL)
+UNDESCRIBED = re.compile(r"\s*–\s*<div class=\"doc-md-description\">\s*</div>")
 COLOUR = re.compile(r"--(\w+): (#\w{6})")
 REPORT_LINK = (
     "The [interactive report](report/index.md) shows the same, with charts for any screen."
@@ -209,7 +210,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Write types such as "Tensor, shape (B, L)" as in docstrings; Griffe takes them for tuples."""
     shape = '<span title="shape">shape</span>'
-    return TUPLE.sub(r"(<code>\1</code>", output).replace(f"{shape}(", f"{shape} (")
+    output = TUPLE.sub(r"(<code>\1</code>", output).replace(f"{shape}(", f"{shape} (")
+    return UNDESCRIBED.sub("", output)
 
 
 def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> str:
