@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-BUILD = ROOT / "build" / "docs"  # what is fetched and made once
+BUILD = ROOT / "build" / "docs"  # packages and the report, kept between builds
 REPORT = BUILD / "report" / "report.html"
 # Documents outside docs/ and their pages.
 DOCUMENTS = {
@@ -41,6 +41,7 @@ PACKAGES = {
 }
 WIDE = ["navigation", "toc"]
 HIDDEN = {"index.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
+LISTS = ("api/", "changelog", "results")  # found after guides
 NARROW = 600  # pixels; wider pictures scroll sideways on phones
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
@@ -72,14 +73,18 @@ def on_startup(command: str, dirty: bool) -> None:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, BUILD)
         options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        subprocess.run(["npm", "ci", *options], cwd=BUILD, check=True)
+        if subprocess.run(["npm", "ci", *options], cwd=BUILD, check=False).returncode:
+            raise PluginError(
+                "npm could not fetch the packages in docs/site/package.json; see above"
+            )
     study = [path for path in (ROOT / "paper").rglob("*.*") if "tests" not in path.parts]
     if _newest(path for path in study if path.suffix != ".pyc") > _newest([REPORT]):
         command_line = [sys.executable, "-m", "paper", "report", "--out", str(REPORT.parent)]
-        subprocess.run(command_line, cwd=ROOT, check=True)
+        if subprocess.run(command_line, cwd=ROOT, check=False).returncode:
+            raise PluginError("`python -m paper report` failed; see above")
 
 
-def _newest(paths: Any) -> float:
+def _newest(paths: Iterable[Path]) -> float:
     """Return the latest time of change, or 0 without files."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
@@ -197,7 +202,9 @@ def _command_line() -> str:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Include sections of other documents, and point links and pictures to the site."""
-    page.meta.setdefault("hide", HIDDEN.get(page.file.src_uri, []))
+    page.meta["hide"] = HIDDEN.get(page.file.src_uri, [])
+    if page.file.src_uri.startswith(LISTS):
+        page.meta["search"] = {"boost": 0.5}
     origin = {name: source for source, name in DOCUMENTS.items()}.get(page.file.src_uri)
     if page.file.src_uri.startswith(("api/", "report/")):
         return markdown
