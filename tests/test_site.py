@@ -140,6 +140,12 @@ def test_every_link_inside_the_site_resolves(site, pages):
     assert broken == []
 
 
+def test_lists_and_tables_of_documents_are_rendered(pages):
+    for path in pages:
+        text = re.sub(r"<(pre|script).*?</\1>", "", path.read_text("utf-8"), flags=re.DOTALL)
+        assert re.search(r"^\s*(- |\|)|\n\d+\. \w", text, re.MULTILINE) is None, path
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_api_page_has_every_public_name(module, pages, site):
     page = pages[site / "api" / module / "index.html"]

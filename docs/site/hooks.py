@@ -46,6 +46,8 @@ NARROW = 600  # pixels; wider pictures scroll sideways on phones
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 SECTION = re.compile(r"^\[[^\]]*\]\((\S*README\.md)#([\w-]+)\)$", re.MULTILINE)
+LIST = re.compile(r"^(?!(?:[-*+]|\d+\.) )(\S.*\n)(?=(?:[-*+]|\d+\.) )", re.MULTILINE)
+NESTED = re.compile(r"^ {2,3}(?=[-*+] )", re.MULTILINE)
 TUPLE = re.compile(r"\(\s*<code>\(((?:(?!</code>).)*)\)</code>\s*(?=[,)])", re.DOTALL)
 UNDESCRIBED = re.compile(r"\s*–\s*<div class=\"doc-md-description\">\s*</div>")
 COLOUR = re.compile(r"--(\w+): (#\w{6})")
@@ -208,6 +210,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     origin = {name: source for source, name in DOCUMENTS.items()}.get(page.file.src_uri)
     if page.file.src_uri.startswith(("api/", "report/")):
         return markdown
+    markdown = NESTED.sub("    ", LIST.sub(r"\1\n", markdown))  # lists that GitHub understands
     text = _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
     if page.file.src_uri == "results.md":
         text = text.replace("\n\n", f"\n\n{REPORT_LINK}\n\n", 1)
