@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from eattn.timeseries import EAForecaster
 from eattn.timeseries.stream import stream
-from paper.harness.chart import Chart, Point, lines
+from paper.harness.chart import BLUE, GREEN, SKY, Chart, Look, Point, lines
 from paper.harness.measure import Candidate, Times, interleave, quantiles
 from paper.harness.runlog import Row, RunLog, find_row, rows_of
 from paper.harness.table import Table
@@ -33,6 +33,7 @@ WARMUP = 100  # rows that are read before the first is timed
 LEVELS = (0.1, 0.9)
 LINES = 1000  # rows of text made at once
 MANY = ("fit", "predict", "update")
+DRAWN = {"median": Look(BLUE), "p99": Look(SKY), "process": Look(GREEN)}
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,6 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     ]
     if not found:
         return None
-    panels = [lines("(a) Time per row", times, x="row", y="ms")]
-    panels += [lines("(b) Memory", memory, x="row", y="MiB")] if memory else []
+    panels = [lines("(a) Time per row", times, x="row", y="ms", looks=DRAWN)]
+    panels += [lines("(b) Memory", memory, x="row", y="MiB", looks=DRAWN)] if memory else []
     return Chart(panels)

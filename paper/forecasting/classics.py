@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from time import perf_counter
 
 import numpy as np
@@ -165,6 +166,16 @@ def errors(rows: Rows) -> dict[str, dict[str, Row]]:
         found[name] = {row["model"]: row for row in own}
     order = [data if data == CLASSICS else f"{data} {p}" for data in GROUPS for p in GROUPS[data]]
     return {name: found[name] for name in order if name in found}
+
+
+def by_model(rows: Rows, data: str) -> dict[str, float]:
+    """Return the mean MASE of each model, averaged over the frequencies of a dataset."""
+    found = group([row for row in rows_of(rows, "classics") if row["set"] == data], "model")
+    return {
+        model: fmean(row["mase"] for row in own)
+        for model, own in found.items()
+        if len(own) == len(GROUPS[data])
+    }
 
 
 def _ratio(rows: Rows, data: str, part: str) -> float:

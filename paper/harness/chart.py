@@ -190,23 +190,27 @@ def lines(
 def dots(
     title: str, points: Points, *, y: str, log: bool = False, looks: Looks = LOOKS, columns: int = 3
 ) -> Panel:
-    """Draw a dot per series at each category `x`, and a rule from `low` to `high`."""
+    """Draw a dot per series at each category `x`, and rules from `low` to `high` if given."""
     points = list(points)
     looks = present(points, looks)
     order = list(dict.fromkeys(point["x"] for point in points))
-    narrow = {"type": "log", "nice": False, "padding": 12}
-    scale: dict[str, Any] = narrow if log else {"zero": False}
+    y_axis = alt.Y("y:Q", title=y).scale(zero=False)
+    if log:  # with few ticks, so that none lacks its label
+        y_axis = alt.Y("y:Q", title=y).scale(type="log", nice=False, padding=12)
+        y_axis = y_axis.axis(values=[m * 10.0**n for n in range(-6, 7) for m in (1, 2, 5)])
     chart = base(points).encode(
         x=alt.X("x:N", sort=order, title=None).axis(labelAngle=0, labelExpr=LINES),
         xOffset=alt.XOffset("series:N", sort=list(looks)),
-        y=alt.Y("y:Q", title=y).scale(**scale),
+        y=y_axis,
         color="series:N",
     )
-    rules = chart.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
     shown = chart.mark_point(size=50, opacity=1, strokeWidth=1.5).encode(
         shape="series:N", fill="series:N", tooltip=tooltip(alt.Tooltip("x:N", title="at"), y)
     )
-    return Panel(title, alt.layer(rules, shown), looks, columns)
+    layers = [shown]
+    if any("low" in point for point in points):
+        layers.insert(0, chart.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
+    return Panel(title, alt.layer(*layers), looks, columns)
 
 
 def bars(

@@ -72,7 +72,6 @@ ELSEWHERE = (
     "forecasting",
     "lm",
     "recall",
-    "stream",
     "gpu",
     "speculate",
 )
