@@ -58,6 +58,17 @@ def test_frequent_surprises_lower_the_score():
     assert after_noisy < after_calm / 2
 
 
+def test_value_outside_the_range_is_unusual_even_if_it_was_forecast():
+    _, state = score_all(normal(500))
+    inside, outside = [state.score(y, y - 1, y, y + 1)[1] for y in (1.0, 12.0)]
+    assert inside < 0.1 and outside > 0.7
+
+
+def test_first_values_have_no_range():
+    _, state = score_all(np.zeros(5))
+    assert state.score(9.0, 8.0, 9.0, 10.0)[1] < 0.1
+
+
 def test_asymmetric_forecasts_have_asymmetric_scores():
     _, state = score_all(normal(500))
     [above], _ = score_all([4], state, low=-8)

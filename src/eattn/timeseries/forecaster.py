@@ -293,8 +293,9 @@ class EAForecaster(BaseEstimator):
         -------
         EAForecaster
             The forecaster itself; with `return_scores` a data frame with the columns unique_id,
-            ds, y and score. A score of s in [0, 1] says that such a deviation from the forecast
-            that was made before the value was seen has a probability of about 10^(-7 s).
+            ds, y and score. A score of s in [0, 1] says that a value so far from the forecast that
+            was made before, or so far outside the range of earlier values, has a probability of
+            about 10^(-7 s).
 
         Raises
         ------
