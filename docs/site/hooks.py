@@ -5,6 +5,8 @@ document becomes a link to its page, and a link to any other file becomes a link
 """
 
 import ast
+import html
+import json
 import posixpath
 import re
 import shutil
@@ -51,6 +53,9 @@ NESTED = re.compile(r"^ {2,3}(?=[-*+] )", re.MULTILINE)
 TUPLE = re.compile(r"\(\s*<code>\(((?:(?!</code>).)*)\)</code>\s*(?=[,)])", re.DOTALL)
 UNDESCRIBED = re.compile(r"\s*–\s*<div class=\"doc-md-description\">\s*</div>")
 COLOUR = re.compile(r"--(\w+): (#\w{6})")
+# The table of a data frame, without its class and its style sheet.
+FRAME = re.compile(r"<table[^>]*>(.*)</table>", re.DOTALL)
+SVG = "image/svg+xml"
 REPORT_LINK = (
     "The [interactive report](report/index.md) shows the same, with charts for any screen."
 )
@@ -106,6 +111,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
             name = f"packages/{package}/{path.relative_to(top).as_posix()}"
             files.append(File.generated(config, name, abs_src_path=str(path)))
+    for notebook in sorted(ROOT.glob("docs/notebooks/*.ipynb")):
+        name = f"notebooks/{notebook.stem}"
+        files.append(File.generated(config, f"{name}.md", content=""))  # see on_page_markdown
+        for number, picture in enumerate(_plots(_cells(notebook))):
+            files.append(File.generated(config, f"{name}/{number}.svg", content=picture))
     dark = _dark_colours()
     for picture in [*ROOT.glob("docs/assets/*.svg"), *ROOT.glob("paper/results/*.svg")]:
         text = re.sub(r'<rect [^>]*fill="#ffffff"/>', "", picture.read_text("utf-8"), count=1)
@@ -210,11 +220,48 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     origin = {name: source for source, name in DOCUMENTS.items()}.get(page.file.src_uri)
     if page.file.src_uri.startswith(("api/", "report/")):
         return markdown
-    markdown = NESTED.sub("    ", LIST.sub(r"\1\n", markdown))  # lists that GitHub understands
+    if page.file.src_uri.startswith("notebooks/"):
+        return _notebook(page, config)
     text = _translate(markdown, origin or f"docs/{page.file.src_uri}", page, config)
     if page.file.src_uri == "results.md":
         text = text.replace("\n\n", f"\n\n{REPORT_LINK}\n\n", 1)
     return text
+
+
+def _cells(notebook: Path) -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return cells
+
+
+def _plots(cells: list[dict[str, Any]]) -> list[str]:
+    """Return the plots of a notebook as SVG, in their order."""
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    return ["".join(o["data"][SVG]) for o in outputs if SVG in o.get("data", ())]
+
+
+def _notebook(page: Page, config: MkDocsConfig) -> str:
+    """Return a notebook with its outputs as Markdown."""
+    source = "docs/" + page.file.src_uri.replace(".md", ".ipynb")
+    parts, plots = [], 0
+    for cell in _cells(ROOT / source):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(_translate(text, source, page, config))
+            continue
+        parts.append(f"```python\n{text}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if SVG in data:
+                shown = f'<img src="{plots}.svg" alt="Plot of the code above" loading="lazy">'
+                plots += 1
+            elif table := FRAME.search("".join(data.get("text/html", ()))):
+                shown = f"<table>{table[1]}</table>"
+            else:
+                text = html.escape("".join(output.get("text") or data["text/plain"]))
+                shown = f"<pre>{text.rstrip().replace('`', '&#96;')}</pre>"
+            parts.append(f'<div class="output">{shown}</div>')
+    parts.insert(1, f"[Download the notebook]({posixpath.basename(source)})")
+    return "\n\n".join(parts)
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
@@ -237,8 +284,8 @@ def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> 
         path = resolve(target)
         if not (ROOT / path).exists():
             raise PluginError(f"{origin} links to {found[2]}, which does not exist")
-        name = DOCUMENTS.get(path) or path.removeprefix("docs/")
-        if path in DOCUMENTS or (path.startswith("docs/") and path.endswith(".md")):
+        name = DOCUMENTS.get(path) or path.removeprefix("docs/").replace(".ipynb", ".md")
+        if path in DOCUMENTS or (path.startswith("docs/") and name.endswith(".md")):
             return found[1] + _relative(name, page) + hash_sign + anchor + found[3]
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{found[1]}{config.repo_url}/{kind}/main/{path}{hash_sign}{anchor}{found[3]}"
@@ -253,6 +300,7 @@ def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> 
         names = f"{stem}.svg#only-light", f"{stem}-dark.svg#only-dark"
         return "".join(f"![{found[1]}]({name}){{ {wide}loading=lazy }}" for name in names)
 
+    markdown = NESTED.sub("    ", LIST.sub(r"\1\n", markdown))  # lists that GitHub understands
     parts, end = [], 0
     for found in SECTION.finditer(markdown):  # a paragraph that only links to a section of README
         parts.append(PICTURE.sub(picture, LINK.sub(link, markdown[end : found.start()])))
