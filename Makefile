@@ -9,10 +9,10 @@ NATIVE := $(wildcard src/eattn/ops/native/*.cpp src/eattn/ops/native/*.h)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check bench results docs format clean
+.PHONY: help install demo test test-all check bench results docs notebooks format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## create .venv and install all dependencies
 
@@ -51,6 +51,9 @@ results: $(STAMP)  ## write paper/RESULTS.md and its pictures from paper/results
 docs: $(STAMP)  ## build the documentation site into build/site; the first time, npm fetches its fonts
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "to read it: python3 -m http.server --directory build/site"
+
+notebooks: $(STAMP)  ## run the notebooks and store their outputs (10 minutes)
+	$(BIN)/python docs/site/run_notebooks.py docs/notebooks/*.ipynb
 
 format: $(STAMP)  ## fix lint and format with ruff
 	$(BIN)/ruff check --fix .

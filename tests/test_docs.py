@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("paper/*.md")])
+PAGES = ("*.md", "docs/*.md", "docs/notebooks/*.ipynb", "paper/*.md")
+DOCUMENTS = sorted(path for pattern in PAGES for path in ROOT.glob(pattern))
 LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)")
 PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
+
+
+def text_of(document: Path) -> str:
+    """Return a document; of a notebook, the cells with text."""
+    text = document.read_text(encoding="utf-8")
+    if document.suffix == ".md":
+        return text
+    cells = json.loads(text)["cells"]
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
 
 def links(text: str) -> list[str]:
@@ -29,7 +40,7 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_resolves(document):
-    for target in links(document.read_text(encoding="utf-8")):
+    for target in links(text_of(document)):
         name, _, anchor = target.partition("#")
         path = document.parent / name if name else document
         assert path.exists(), target
@@ -77,8 +88,7 @@ def test_equation_tags_are_singular():
 
 
 def examples(document: Path) -> list[str]:
-    text = document.read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```", text_of(document), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", list(filter(examples, DOCUMENTS)), ids=lambda path: path.name)

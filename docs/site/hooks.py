@@ -242,8 +242,9 @@ def _plots(cells: list[dict[str, Any]]) -> list[str]:
 def _notebook(page: Page, config: MkDocsConfig) -> str:
     """Return a notebook with its outputs as Markdown."""
     source = "docs/" + page.file.src_uri.replace(".md", ".ipynb")
-    parts, plots = [], 0
-    for cell in _cells(ROOT / source):
+    cells = _cells(ROOT / source)
+    parts, plots = [], iter(enumerate(_plots(cells)))
+    for cell in cells:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             parts.append(_translate(text, source, page, config))
@@ -252,16 +253,18 @@ def _notebook(page: Page, config: MkDocsConfig) -> str:
         for output in cell["outputs"]:
             data = output.get("data", {})
             if SVG in data:
-                shown = f'<img src="{plots}.svg" alt="Plot of the code above" loading="lazy">'
-                plots += 1
+                number, plot = next(plots)
+                size = 'class="wide" ' if _width(plot) > NARROW else ""
+                alt = "Plot of the code above"
+                shown = f'<img {size}src="{number}.svg" alt="{alt}" loading="lazy">'
             elif table := FRAME.search("".join(data.get("text/html", ()))):
                 shown = f"<table>{table[1]}</table>"
             else:
                 text = html.escape("".join(output.get("text") or data["text/plain"]))
                 shown = f"<pre>{text.rstrip().replace('`', '&#96;')}</pre>"
             parts.append(f'<div class="output">{shown}</div>')
-    parts.insert(1, f"[Download the notebook]({posixpath.basename(source)})")
-    return "\n\n".join(parts)
+    link = f"[Download this notebook]({posixpath.basename(source)})"
+    return "\n\n".join(parts).replace("\n\n", f"\n\n{link}{{ .download }}\n\n", 1)
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
@@ -294,8 +297,7 @@ def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> 
         path = ROOT / resolve(found[2])
         if not path.is_file():
             raise PluginError(f"{origin} shows {found[2]}, which does not exist")
-        width = re.search(r' width="(\d+)"', path.read_text(encoding="utf-8"))
-        wide = ".wide " if width is not None and int(width[1]) > NARROW else ""
+        wide = ".wide " if _width(path.read_text(encoding="utf-8")) > NARROW else ""
         stem = _relative(f"pictures/{path.stem}", page)
         names = f"{stem}.svg#only-light", f"{stem}-dark.svg#only-dark"
         return "".join(f"![{found[1]}]({name}){{ {wide}loading=lazy }}" for name in names)
@@ -307,6 +309,12 @@ def _translate(markdown: str, origin: str, page: Page, config: MkDocsConfig) -> 
         source, end = resolve(found[1]), found.end()
         parts.append(_translate(_section(source, found[2]), source, page, config))
     return "".join([*parts, PICTURE.sub(picture, LINK.sub(link, markdown[end:]))])
+
+
+def _width(picture: str) -> float:
+    """Return the width of an SVG picture."""
+    found = re.search(r' width="([\d.]+)', picture)
+    return float(found[1]) if found else 0.0
 
 
 def _relative(name: str, page: Page) -> str:
