@@ -29,6 +29,7 @@ pytestmark = [
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 LOADS = {"src", "srcset", "poster", "data"}  # attributes whose addresses a browser loads by itself
 MODULES = sorted(re.findall(r"api/(eattn[\w.]*)\.md", (ROOT / "mkdocs.yml").read_text("utf-8")))
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 WAIT = """
 (async () => {{
   for (let i = 0; i < 500 && !({condition}); i++) await new Promise(done => setTimeout(done, 20));
@@ -166,6 +167,14 @@ def test_results_page_shows_every_picture(site):
         for name in (picture.stem, f"{picture.stem}-dark"):
             assert f"pictures/{name}.svg" in text
             assert (site / "pictures" / f"{name}.svg").is_file()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_page_of_a_notebook_shows_every_plot(notebook, pages, site):
+    folder = site / "notebooks" / notebook.stem
+    shown = [load for load in pages[folder / "index.html"].loads if re.fullmatch(r"\d+\.svg", load)]
+    assert len(shown) == len(set(shown)) == notebook.read_text("utf-8").count('"image/svg+xml"') > 0
+    assert all((folder / name).is_file() for name in shown)
 
 
 @needs_chromium

@@ -114,8 +114,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for notebook in sorted(ROOT.glob("docs/notebooks/*.ipynb")):
         name = f"notebooks/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=""))  # see on_page_markdown
-        for number, picture in enumerate(_plots(_cells(notebook))):
-            files.append(File.generated(config, f"{name}/{number}.svg", content=picture))
+        for number, plot in enumerate(_plots(_cells(notebook))):
+            files.append(File.generated(config, f"{name}/{number}.svg", content=plot))
     dark = _dark_colours()
     for picture in [*ROOT.glob("docs/assets/*.svg"), *ROOT.glob("paper/results/*.svg")]:
         text = re.sub(r'<rect [^>]*fill="#ffffff"/>', "", picture.read_text("utf-8"), count=1)
