@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -83,7 +82,6 @@ def test_run_in_jupyter_gives_outputs_like_the_stored_ones(name, tmp_path, monke
     import nbformat
 
     monkeypatch.syspath_prepend(ROOT / "docs" / "site")
-    monkeypatch.delitem(sys.modules, "run_notebooks", raising=False)
     from run_notebooks import run
 
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
