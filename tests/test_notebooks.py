@@ -15,8 +15,8 @@ SMALL: dict[str, dict[str, object]] = {
     "forecast": {"weeks": 2, "days": 4},
     "language-model": {
         "steps": 2,
-        "config": "LMConfig(hidden=16, layers=1, steps=2, evaluations=1, validation_tokens=256)",
-        "tokens": 200,
+        "config": "LMConfig(hidden=16, layers=3, steps=2, evaluations=1, validation_tokens=256)",
+        "tokens": 300,
         "length": 20,
     },
     "own-model": {"steps": 2, "lengths": [16, 32]},

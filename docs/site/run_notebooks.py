@@ -3,6 +3,7 @@
 Outputs keep plots as SVG only, and nothing that differs from run to run without being visible.
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import nbformat
 from nbclient import NotebookClient
 
 SVG = "image/svg+xml"
+QUIET = {"PYTHONWARNINGS": "ignore:IProgress"}  # tqdm misses the widgets of JupyterLab
 PLOTS = "--InlineBackend.figure_formats=svg"
 
 
@@ -23,7 +25,7 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> None:
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )
-    client.execute()
+    client.execute(env=os.environ | QUIET)
     notebook.metadata["language_info"] = {"name": "python"}  # without the version of Python
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
         if SVG in output.get("data", ()):
