@@ -177,7 +177,7 @@ def write_examples(folder: Path) -> None:
     t = np.arange(len(days))
     usual = (320 + 0.12 * t) * np.array([0.9, 0.85, 0.9, 1.0, 1.25, 1.5, 0.6])[t % 7]
     visits = rng.poisson(usual * np.exp(0.06 * rng.normal(size=len(t)))).astype(float)
-    visits[400:404] *= 2.2  # a campaign
+    visits[400:404] = (2.2 * visits[400:404]).round()  # a campaign
     visits[655] = 12  # a closed day
     visits[300:303] = np.nan
     _write_csv(folder / "visits.csv", days, "visits", visits)

@@ -9,22 +9,23 @@ import html
 import json
 import posixpath
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import packages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from packages import BUILD
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-BUILD = ROOT / "build" / "docs"  # packages and the report, kept between builds
-REPORT = BUILD / "report" / "report.html"
+REPORT = BUILD / "report" / "report.html"  # kept between builds, as are packages and models
+MODELS = BUILD / "models"
 # Documents outside docs/ and their pages.
 DOCUMENTS = {
     "CHANGELOG.md": "changelog.md",
@@ -32,17 +33,9 @@ DOCUMENTS = {
     "PAPER.md": "paper.md",
     "paper/RESULTS.md": "results.md",
 }
-# Folders of npm packages that are copied, and the files in them.
-PACKAGES = {
-    "katex": ("katex/dist", ["katex.mjs", "katex.min.css", "fonts/*.woff2"]),
-    "inter": ("@fontsource-variable/inter", ["wght.css", "files/*-wght-normal.woff2"]),
-    "jetbrains-mono": (
-        "@fontsource-variable/jetbrains-mono",
-        ["wght.css", "files/*-wght-normal.woff2"],
-    ),
-}
+MODEL_SOURCES = ("export", "models", "timeseries")  # packages whose changes change the models
 WIDE = ["navigation", "toc"]
-HIDDEN = {"index.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
+HIDDEN = {"index.md": WIDE, "browser.md": WIDE, "report/index.md": WIDE, "api/index.md": ["toc"]}
 LISTS = ("api/", "changelog", "results")  # found after guides
 NARROW = 600  # pixels; wider pictures scroll sideways on phones
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
@@ -69,21 +62,16 @@ at a mark to read its value. [Open the report on its own](report.html).
 
 
 def on_startup(command: str, dirty: bool) -> None:
-    """Fetch the npm packages and write the report, unless they are up to date."""
-    lock = HERE / "package-lock.json"
-    if _newest([lock]) > _newest([BUILD / "node_modules" / ".package-lock.json"]):
-        if shutil.which("npm") is None:
-            raise PluginError(
-                "the site needs npm, which fetches its fonts and KaTeX; install Node.js"
-            )
-        BUILD.mkdir(parents=True, exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, BUILD)
-        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        if subprocess.run(["npm", "ci", *options], cwd=BUILD, check=False).returncode:
-            raise PluginError(
-                "npm could not fetch the packages in docs/site/package.json; see above"
-            )
+    """Fetch packages, make the browser's models and the report, unless they are up to date."""
+    try:
+        packages.fetch()
+    except RuntimeError as error:
+        raise PluginError(str(error)) from error
+    script = HERE / "browser_models.py"
+    sources = [path for name in MODEL_SOURCES for path in (ROOT / "src/eattn" / name).rglob("*.py")]
+    if _newest([script, *sources]) > _newest([MODELS / "models.json"]):
+        if subprocess.run([sys.executable, str(script), str(MODELS)], check=False).returncode:
+            raise PluginError(f"{script.relative_to(ROOT)} failed; see above")
     study = [path for path in (ROOT / "paper").rglob("*.*") if "tests" not in path.parts]
     if _newest(path for path in study if path.suffix != ".pyc") > _newest([REPORT]):
         command_line = [sys.executable, "-m", "paper", "report", "--out", str(REPORT.parent)]
@@ -106,11 +94,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "report/index.md", content=REPORT_PAGE))
     for path in sorted(REPORT.parent.iterdir()):
         files.append(File.generated(config, f"report/{path.name}", abs_src_path=str(path)))
-    for package, (folder, patterns) in PACKAGES.items():
-        top = BUILD / "node_modules" / folder
-        for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
-            name = f"packages/{package}/{path.relative_to(top).as_posix()}"
-            files.append(File.generated(config, name, abs_src_path=str(path)))
+    for name, path in packages.files():
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    for path in sorted(MODELS.iterdir()):
+        files.append(File.generated(config, f"models/{path.name}", abs_src_path=str(path)))
     for notebook in sorted(ROOT.glob("docs/notebooks/*.ipynb")):
         name = f"notebooks/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=""))  # see on_page_markdown

@@ -68,8 +68,9 @@ class Page:
             self._receive()
 
     def run(self, script: str) -> Any:
-        """Return the value of a JavaScript expression."""
-        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+        """Return the value of a JavaScript expression, or of its promise."""
+        options = {"returnByValue": True, "awaitPromise": True}
+        answer = self.send("Runtime.evaluate", expression=script, **options)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
