@@ -109,7 +109,6 @@ def _write_graph(
 
     The page adapts the calibration to the stream, so the graph returns quantiles without it.
     """
-    import onnx
 
     calibration, own = model.predictor_.calibration, model.candidates_[0]
     try:
@@ -132,8 +131,12 @@ def _write_graph(
         "steps": calibration.steps.tolist(),
         "factors": own.factors.tolist(),
         "state": [
-            {"name": port.name, "dtype": str(port.dtype)[6:], "shape": [1, *port.shape[1:]]}
-            | {"start": port.start if np.isfinite(port.start) else str(port.start)}
+            {
+                "name": port.name,
+                "dtype": str(port.dtype).removeprefix("torch."),
+                "shape": [1, *port.shape[1:]],
+                "start": "inf" if port.start == np.inf else port.start,
+            }
             for port in graph.state
         ],
     }

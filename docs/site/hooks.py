@@ -70,7 +70,8 @@ def on_startup(command: str, dirty: bool) -> None:
     script = HERE / "browser_models.py"
     sources = [path for name in MODEL_SOURCES for path in (ROOT / "src/eattn" / name).rglob("*.py")]
     if _newest([script, *sources]) > _newest([MODELS / "models.json"]):
-        if subprocess.run([sys.executable, str(script), str(MODELS)], check=False).returncode:
+        command_line = [sys.executable, str(script), str(MODELS)]
+        if subprocess.run(command_line, check=False).returncode:
             raise PluginError(f"{script.relative_to(ROOT)} failed; see above")
     study = [path for path in (ROOT / "paper").rglob("*.*") if "tests" not in path.parts]
     if _newest(path for path in study if path.suffix != ".pyc") > _newest([REPORT]):

@@ -41,7 +41,7 @@ async function open(model) {
   const state = {};
   for (const { name, dtype, shape, start } of model.state) {
     const data = new ARRAYS[dtype](shape.reduce((a, b) => a * b, 1));
-    data.fill(dtype === "int64" ? BigInt(start) : start === "inf" ? Infinity : start === "-inf" ? -Infinity : start);
+    data.fill(start === "inf" ? Infinity : dtype === "int64" ? BigInt(start) : start);
     state[name] = new ort.Tensor(dtype, data, shape);
   }
   return { session, state };
