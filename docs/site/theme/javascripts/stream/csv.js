@@ -44,7 +44,7 @@ export function readSeries(text, wanted) {
   const comma = rows.separator !== ",";
   const first = rows[0];
   const isTime = (cell) => parseTime(cell, "dmy") !== null || parseTime(cell, "mdy") !== null;
-  const named = names.findIndex((name) => /^(ds|time|date|timestamp|datetime)$/i.test(name));
+  const named = names.findIndex((name) => /^(ds|time|date|timestamp|datetime|year|month|day|hour)$/i.test(name));
   let timeColumn = named >= 0 ? named : first.cells.findIndex(isTime);
   if (timeColumn < 0 && names.length > 1) timeColumn = integerColumn(rows);
   const numeric = names.flatMap((name, i) => (i !== timeColumn && hasNumbers(rows, i, comma) ? [i] : []));
