@@ -33,6 +33,7 @@ LEVELS = tuple(i / 10 for i in range(1, 10))
 MODULE = "(await import('/javascripts/stream/csv.js'))"
 HEADER = "time,load\n"
 READY = "document.getElementById('stream').dataset.ready !== undefined"
+PROBLEM = "document.querySelector('[data-part=problem]')"
 STREAM = "document.getElementById('stream').stream"
 
 
@@ -104,7 +105,7 @@ def window(server) -> Iterator[browser.Page]:
     assert CHROMIUM is not None
     with browser.page(CHROMIUM) as tab:
         tab.open(f"{server.address}browser/")
-        wait(tab, f"{READY} && {STREAM}.rows")
+        wait(tab, f"{READY} && {STREAM}.rows?.read > 20")
         tab.run(f"{STREAM}.pause()")
         yield tab
 
@@ -117,8 +118,10 @@ def no_errors(window) -> Iterator[None]:
 
 
 def wait(window: browser.Page, condition: str) -> None:
-    frame = "await new Promise(requestAnimationFrame)"
-    window.run(f"(async () => {{ while (!({condition})) {frame} }})()")
+    """Wait until a condition holds; raise if the page shows a problem instead."""
+    stop = f"if (!{PROBLEM}.hidden) throw new Error({PROBLEM}.innerText);"
+    frame = "await new Promise(requestAnimationFrame);"
+    window.run(f"(async () => {{ while (!({condition})) {{ {stop} {frame} }} }})()")
 
 
 def awkward(length: int) -> np.ndarray:
@@ -216,9 +219,8 @@ BROKEN = {  # CSV below the header time,load
 def test_broken_csv_gets_a_message_with_its_line(window, text):
     window.run(f"document.querySelector('[data-part=text]').value = {json.dumps(HEADER + text)}")
     window.run("document.querySelector('[data-part=read]').click()")
-    problem = "document.querySelector('[data-part=problem]')"
-    wait(window, f"!{problem}.hidden")
-    message = window.run(f"{problem}.innerText")
+    wait(window, f"!{PROBLEM}.hidden")
+    message = window.run(f"{PROBLEM}.innerText")
     assert message.startswith(f"This CSV cannot be read. Line {BROKEN[text]}"), message
 
 

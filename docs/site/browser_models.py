@@ -98,7 +98,7 @@ def write(folder: Path, models: Iterable[EAForecaster]) -> None:
         "largest": LARGEST,
         "digits": DIGITS,
     }
-    text = json.dumps({"weights": WEIGHTS, "constants": constants, "models": index}, indent=1)
+    text = json.dumps({"weights": WEIGHTS, "constants": constants, "models": index})
     (folder / INDEX).write_text(text + "\n", encoding="utf-8")
 
 

@@ -108,7 +108,7 @@ class Stream {
     this.playing = true;
     show(this);
     const { number } = this;
-    let before = performance.now();
+    let before = await new Promise(requestAnimationFrame);
     while (this.playing && !this.done && number === this.number) {
       const now = await new Promise(requestAnimationFrame);
       const speed = Number(part("speed").value); // rows per second; 0 for all
