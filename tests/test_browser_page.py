@@ -190,16 +190,28 @@ def test_visitor_reads_pasted_csv_without_network(window, server):
     window.run("document.querySelector('[data-part=speed]').value = '0'")
     window.run(f"{box}.value = {json.dumps(as_csv(awkward(400)))}")
     window.run("document.querySelector('[data-part=read]').click()")
-    wait(window, f"{STREAM}.rows.read === 400 && !{STREAM}.playing")
+    wait(window, f"{STREAM}.rows?.read === 400 && !{STREAM}.playing")
     text = window.run("document.getElementById('stream').innerText")
     assert "400 of 400" in text
     assert "one row per hour, seasons of 24 rows" in text
     assert window.run("document.querySelectorAll('[data-part=anomalies] li').length") >= 2
     for name in ("visits", "requests"):
         window.run(f"document.querySelector('[data-example={name}]').click()")
-        wait(window, f"{STREAM}.rows.series.name === '{name}' && {STREAM}.rows.read > 100")
+        wait(window, f"{STREAM}.rows?.series.name === '{name}' && {STREAM}.rows.read > 100")
         window.run(f"{STREAM}.pause()")
     assert server.paths == []
+
+
+def test_series_can_be_replaced_while_another_is_read(window):
+    text = json.dumps(as_csv(awkward(100)))
+    script = f"document.querySelector('[data-part=text]').value = {text};"
+    for example in ("heat", "visits", "heat"):
+        script += f"document.querySelector('[data-example={example}]').click();"
+        script += "await new Promise(done => setTimeout(done, 40));"
+    script += "document.querySelector('[data-part=read]').click();"
+    window.run(f"(async () => {{ {script} }})()")
+    wait(window, f"{STREAM}.rows?.series.name === 'load' && {STREAM}.done && !{STREAM}.playing")
+    assert window.run(f"{STREAM}.rows.read") == 100
 
 
 BROKEN = {  # CSV below the header time,load

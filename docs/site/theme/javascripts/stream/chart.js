@@ -2,7 +2,11 @@
 
 const MARGIN = { top: 14, right: 10, bottom: 26, left: 54 };
 const BANDS = 4; // pairs of quantiles around the median
-export const ANOMALY = 0.5; // scores from here on are marked
+const ANOMALY = 0.5; // scores from here on are marked
+const FIRST = 20; // rows before which the usual size of errors is not known
+
+/** Return whether a row is marked. */
+export const isAnomaly = (scores, row) => row >= FIRST && scores[row] >= ANOMALY;
 
 /**
  * What is drawn. Arrays have one element per row of the series, and are filled as rows arrive.
@@ -129,7 +133,7 @@ export class Chart {
     g.lineJoin = "round";
     if (end - from > 2 * plot.width) columns(g, series.values, from, end, x, y);
     else line(g, from, end, (row) => [x(row), y(series.values[row])]);
-    for (let row = from; row < end; row++) if (scores[row] >= ANOMALY) this.#mark(g, x(row), y(series.values[row]));
+    for (let row = from; row < end; row++) if (isAnomaly(scores, row)) this.#mark(g, x(row), y(series.values[row]));
     if (this.hover !== null && this.hover < end && this.hover >= from) {
       g.strokeStyle = colors.soft;
       g.lineWidth = 1;
@@ -158,7 +162,7 @@ export class Chart {
     };
     for (let row = from; row < end; row++) {
       include(series.values[row]);
-      if (scores[row] < ANOMALY && row > from + 20) for (const i of [0, 2]) include(edges[3 * row + i]);
+      if (row >= FIRST && !isAnomaly(scores, row)) for (const i of [0, 2]) include(edges[3 * row + i]);
     }
     if (following && fan) {
       const [least, most] = [low, high], reach = Math.max(most - least, 1e-9);
@@ -219,7 +223,7 @@ export class Chart {
     g.lineWidth = 1;
     columns(g, series.values, 0, read, x, y);
     g.fillStyle = colors.mark;
-    for (let row = 0; row < read; row++) if (scores[row] >= ANOMALY) g.fillRect(x(row) - 1, height - 5, 2, 5);
+    for (let row = 0; row < read; row++) if (isAnomaly(scores, row)) g.fillRect(x(row) - 1, height - 5, 2, 5);
   }
 
   #listen() {

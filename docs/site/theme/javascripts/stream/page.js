@@ -1,6 +1,6 @@
 // The page "In the browser": read a CSV, stream it through the worker, and show what it finds.
 
-import { ANOMALY, Chart, short } from "./chart.js";
+import { Chart, isAnomaly, short } from "./chart.js";
 import { CsvError, readSeries } from "./csv.js";
 
 const BATCH_MS = 12; // work per message at full speed, so that the page stays smooth
@@ -53,16 +53,15 @@ class Stream {
     return this.rows !== null && this.rows.read === this.rows.series.values.length;
   }
 
-  /** Read a CSV and prepare to stream it. */
+  /** Read a CSV and prepare to stream it; return whether it is still wanted then. */
   async start(text, column) {
-    const number = ++this.number, series = readSeries(text, column);
-    this.text = text;
-    this.playing = false;
+    const series = readSeries(text, column), number = ++this.number;
+    Object.assign(this, { text, playing: false, rows: null });
     await this.ready;
     const values = series.values.slice();
     const message = { type: "start", values, seasons: series.seasons, lower: series.lower };
     const { horizon, levels, seasons, bytes } = await this.runner.ask(message, [values.buffer]);
-    if (number !== this.number) return;
+    if (number !== this.number) return false;
     const length = series.values.length;
     this.rows = {
       series, horizon, levels: levels.length, seasons, bytes, fan: null, read: 0,
@@ -71,6 +70,7 @@ class Stream {
     Object.assign(this, { anomalies: [], count: 0, elapsed: 0, due: 0 });
     chart.show(this.rows);
     show(this);
+    return true;
   }
 
   /** Stream up to `count` more rows. */
@@ -84,7 +84,7 @@ class Stream {
     rows.fan = fan ?? rows.fan;
     rows.bytes = bytes;
     this.elapsed += elapsed;
-    scores.forEach((score, i) => score >= ANOMALY && this.#note(first + i));
+    for (let row = first; row < rows.read; row++) if (isAnomaly(rows.scores, row)) this.#note(row);
     chart.draw();
     show(this);
   }
@@ -104,13 +104,14 @@ class Stream {
 
   async play() {
     if (this.playing || !this.rows) return;
-    if (this.done) await this.start(this.text, this.rows.series.name);
+    if (this.done && !(await this.start(this.text, this.rows.series.name))) return;
     this.playing = true;
     show(this);
     const { number } = this;
     let before = await new Promise(requestAnimationFrame);
-    while (this.playing && !this.done && number === this.number) {
+    while (number === this.number && this.playing && !this.done) {
       const now = await new Promise(requestAnimationFrame);
+      if (number !== this.number) return;
       const speed = Number(part("speed").value); // rows per second; 0 for all
       this.due = speed ? Math.min(this.due + (speed * Math.min(now - before, 250)) / 1000, MOST) : this.#batch();
       before = now;
@@ -179,7 +180,7 @@ async function open(text, column) {
   const problem = part("problem");
   problem.hidden = true;
   try {
-    await stream.start(text, column);
+    if (!(await stream.start(text, column))) return;
     const { series } = stream.rows, select = part("column");
     select.replaceChildren(...series.columns.map((name) => new Option(name, name, false, name === series.name)));
     select.parentElement.hidden = series.columns.length < 2;
