@@ -203,7 +203,7 @@ def test_visitor_reads_pasted_csv_without_network(window, server):
 
 
 def test_series_can_be_replaced_while_another_is_read(window):
-    text = json.dumps(as_csv(awkward(100)))
+    text = json.dumps(as_csv(awkward(200)))
     script = f"document.querySelector('[data-part=text]').value = {text};"
     for example in ("heat", "visits", "heat"):
         script += f"document.querySelector('[data-example={example}]').click();"
@@ -211,7 +211,7 @@ def test_series_can_be_replaced_while_another_is_read(window):
     script += "document.querySelector('[data-part=read]').click();"
     window.run(f"(async () => {{ {script} }})()")
     wait(window, f"{STREAM}.rows?.series.name === 'load' && {STREAM}.done && !{STREAM}.playing")
-    assert window.run(f"{STREAM}.rows.read") == 100
+    assert window.run(f"{STREAM}.rows.read") == 200
 
 
 BROKEN = {  # CSV below the header time,load

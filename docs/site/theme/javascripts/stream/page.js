@@ -41,7 +41,7 @@ class Stream {
     this.ready = this.runner.ask({ type: "load" });
     this.rows = null;
     this.text = "";
-    this.playing = false;
+    this.playing = null; // an object while rows are read
     this.anomalies = [];
     this.count = 0; // anomalies
     this.elapsed = 0; // milliseconds of computation
@@ -56,7 +56,7 @@ class Stream {
   /** Read a CSV and prepare to stream it; return whether it is still wanted then. */
   async start(text, column) {
     const series = readSeries(text, column), number = ++this.number;
-    Object.assign(this, { text, playing: false, rows: null });
+    Object.assign(this, { text, playing: null, rows: null });
     await this.ready;
     const values = series.values.slice();
     const message = { type: "start", values, seasons: series.seasons, lower: series.lower };
@@ -105,13 +105,12 @@ class Stream {
   async play() {
     if (this.playing || !this.rows) return;
     if (this.done && !(await this.start(this.text, this.rows.series.name))) return;
-    this.playing = true;
+    const turn = (this.playing = {});
     show(this);
-    const { number } = this;
     let before = await new Promise(requestAnimationFrame);
-    while (number === this.number && this.playing && !this.done) {
+    while (this.playing === turn && !this.done) {
       const now = await new Promise(requestAnimationFrame);
-      if (number !== this.number) return;
+      if (this.playing !== turn) return;
       const speed = Number(part("speed").value); // rows per second; 0 for all
       this.due = speed ? Math.min(this.due + (speed * Math.min(now - before, 250)) / 1000, MOST) : this.#batch();
       before = now;
@@ -120,11 +119,11 @@ class Stream {
       this.due -= count;
       await this.advance(count);
     }
-    if (number === this.number) this.pause();
+    if (this.playing === turn) this.pause();
   }
 
   pause() {
-    this.playing = false;
+    this.playing = null;
     show(this);
   }
 
