@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 CHROMIUM = browser.find()
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm, which fetches onnxruntime"),
+    pytest.mark.skipif(not packages.are_fetched(), reason="needs onnxruntime-web: make docs"),
 ]
 CLOSE = dict(rtol=1e-4, atol=1e-4)
 LEVELS = tuple(i / 10 for i in range(1, 10))
@@ -72,10 +72,6 @@ def model() -> EAForecaster:
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory) -> Iterator[Server]:
     """Serve the page without the rest of the site."""
-    try:
-        packages.fetch()
-    except RuntimeError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("page")
     shutil.copytree(ROOT / "docs/site/theme", folder, dirs_exist_ok=True)
     for name, path in packages.files():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eattn import export
 from eattn.timeseries import EAForecaster
-from eattn.timeseries.anomalies import DIGITS, LARGEST, RECENT, USUAL
+from eattn.timeseries.anomalies import DIGITS, LARGEST, LEVEL, RECENT, USUAL, WARMUP, WEIGHT
 from eattn.timeseries.calendar import usual_seasons
 from eattn.timeseries.calibration import LARGEST as LARGEST_FACTOR
 from eattn.timeseries.calibration import RATE
@@ -95,6 +95,9 @@ def write(folder: Path, models: Iterable[EAForecaster]) -> None:
         "largestFactor": LARGEST_FACTOR,
         "recent": RECENT,
         "usual": USUAL,
+        "levelRate": LEVEL,
+        "weight": WEIGHT,
+        "warmup": WARMUP,
         "largest": LARGEST,
         "digits": DIGITS,
     }

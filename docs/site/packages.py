@@ -1,4 +1,7 @@
-"""npm packages of the site: fetch them once, and list the files that the site serves."""
+"""npm packages of the site: fetch them once, and list the files that the site serves.
+
+Usage: python docs/site/packages.py fetches them; so does `make docs`.
+"""
 
 import shutil
 import subprocess
@@ -24,12 +27,17 @@ PACKAGES = {
 }
 
 
+def are_fetched() -> bool:
+    """Return whether the packages are up to date."""
+    lock, fetched = HERE / "package-lock.json", BUILD / "node_modules" / ".package-lock.json"
+    return fetched.exists() and fetched.stat().st_mtime >= lock.stat().st_mtime
+
+
 def fetch() -> None:
     """Fetch the packages unless they are up to date; raise RuntimeError if that fails."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    lock, fetched = HERE / "package-lock.json", BUILD / "node_modules" / ".package-lock.json"
     with FileLock(BUILD / "npm.lock"):
-        if fetched.exists() and fetched.stat().st_mtime >= lock.stat().st_mtime:
+        if are_fetched():
             return
         if shutil.which("npm") is None:
             raise RuntimeError(
@@ -51,3 +59,7 @@ def files() -> Iterator[tuple[str, Path]]:
         top = BUILD / "node_modules" / folder
         for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
             yield f"packages/{package}/{path.relative_to(top).as_posix()}", path
+
+
+if __name__ == "__main__":
+    fetch()

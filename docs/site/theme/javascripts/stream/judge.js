@@ -27,13 +27,13 @@ export class Judge {
     /** Forecasts whose time has not come: for step s, the last s of them. */
     this.pending = model.steps.map((step) => new Float64Array(step * model.levels.length).fill(NaN));
     this.count = 0; // values seen
-    this.surprise = { values: 0, recent: 0, mean: 0, variance: 1 };
+    this.surprise = { values: 0, recent: 0, mean: 0, variance: 1, level: 0, spread: 0 };
   }
 
   /** Size of everything that is kept, in bytes. */
   get bytes() {
     const arrays = [...this.factors, ...this.pending];
-    return arrays.reduce((sum, array) => sum + array.byteLength, 0) + 8 * 5;
+    return arrays.reduce((sum, array) => sum + array.byteLength, 0) + 8 * 7;
   }
 
   /**
@@ -111,16 +111,21 @@ export class Judge {
   }
 
   #score(y, [low, median, high]) {
-    const { recent: rate, usual, largest, digits } = this.constants, before = this.surprise;
+    const { recent: rate, usual, largest, digits, levelRate, weight, warmup } = this.constants;
+    const before = this.surprise, values = before.values + 1;
     const side = y > median ? high - median : median - low;
     const surprise = Math.min(Math.abs(y - median) / Math.max(side, 1e-12), largest);
     const recent = before.recent + rate * (surprise - before.recent);
-    const apart = (recent - before.mean) / Math.sqrt(Math.max(before.variance, 1e-4));
+    let apart = (recent - before.mean) / Math.sqrt(Math.max(before.variance, 1e-4));
+    const level = before.values ? before.level : y, away = y - level;
+    if (values > warmup)
+      apart = Math.max(apart, (weight * Math.abs(away)) / Math.sqrt(Math.max(before.spread, 1e-12)));
     const tail = 0.5 * erfc(apart / Math.SQRT2);
-    const share = Math.max(usual, 1 / (before.values + 2));
+    const share = Math.max(usual, 1 / (values + 1)), slow = Math.max(levelRate, 1 / (values + 1));
     const mean = before.mean + share * (recent - before.mean);
     const variance = before.variance + share * ((recent - mean) ** 2 - before.variance);
-    this.surprise = { values: before.values + 1, recent, mean, variance };
+    const spread = before.spread + slow * (((1 - slow) * away) ** 2 - before.spread);
+    this.surprise = { values, recent, mean, variance, level: level + slow * away, spread };
     return Math.min(1, -Math.log10(Math.max(tail, 1e-300)) / digits);
   }
 }
