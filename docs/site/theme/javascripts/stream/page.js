@@ -156,7 +156,7 @@ function show(stream) {
       const item = document.createElement("li"), button = document.createElement("button");
       button.type = "button";
       button.textContent = `${series.label(row)}: ${short(series.values[row])}`;
-      button.addEventListener("click", () => look(row));
+      button.addEventListener("click", () => look(row, rows.read));
       const score = document.createElement("span");
       score.textContent = rows.scores[row].toFixed(2);
       item.append(button, score);
@@ -167,9 +167,8 @@ function show(stream) {
 }
 
 /** Show the rows around one row. */
-function look(row) {
-  chart.end = Math.min(row + 60, stream.rows.read);
-  if (chart.end === stream.rows.read) chart.end = null;
+function look(row, read) {
+  chart.end = row + 60 < read ? row + 60 : null;
   part("follow").hidden = chart.end === null;
   chart.draw();
 }
