@@ -286,5 +286,4 @@ def test_memory_does_not_grow_over_100_000_rows(window):
         sizes.append(renderer_memory(window))
     assert window.run(f"{STREAM}.done")
     early, late = np.median(sizes[20:40]), np.median(sizes[-20:])
-    print("MEMORY", [round(x / 2**20) for x in sizes], early, late)
     assert late - early < 0.05 * early, (early, late)
