@@ -60,7 +60,7 @@ def model() -> EAForecaster:
     """Return a small forecaster for one season, whose weights are not those of the start."""
     rng, t = np.random.default_rng(0), np.arange(300)
     fitted = EAForecaster(
-        browser_models.HORIZON, quantiles=LEVELS, season_length=24, dim=8, epochs=1, fallback=False
+        browser_models.HORIZON, quantiles=LEVELS, season_length=24, dim=16, epochs=1, fallback=False
     ).fit(np.sin(t * np.pi / 12) + 0.3 * rng.normal(size=300))
     torch.manual_seed(0)
     with torch.no_grad():
@@ -79,6 +79,7 @@ def server(model, tmp_path_factory) -> Iterator[Server]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).symlink_to(path)
     browser_models.write(folder / "models", [model])
+    assert (folder / "models" / browser_models.WEIGHTS).stat().st_size  # some tensors are shared
     browser_models.write_examples(folder / "models")
     text = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
     found = re.search(r"<link.*</script>", text, re.DOTALL)
