@@ -2,7 +2,7 @@
 
 Usage: python docs/site/browser_models.py FOLDER. The folder gets `models.json`, a graph for each
 combination of season lengths, `weights.bin` with the tensors that graphs have in common, and
-examples as CSV files. The result is deterministic.
+examples as CSV files. All random numbers have fixed seeds.
 """
 
 import hashlib
@@ -34,7 +34,10 @@ WEIGHTS, INDEX = "weights.bin", "models.json"
 
 
 def train(seasons: Sequence[int]) -> EAForecaster:
-    """Return the forecaster of the page for series with this number of seasons."""
+    """Return the forecaster of the page for series with this number of seasons.
+
+    To change the model of the page, change this function.
+    """
     model = EAForecaster(HORIZON, season_length=seasons, dim=32, fallback=False)
     return model.fit(training_set(seasons))
 
