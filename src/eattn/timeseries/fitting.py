@@ -16,6 +16,7 @@ from eattn.timeseries.covariates import Covariates
 from eattn.timeseries.features import STEP_FEATURES, rule_names
 from eattn.timeseries.inputs import Columns, TimeSeries
 from eattn.timeseries.predictor import Predictor
+from eattn.timeseries.tracking import Track
 from eattn.timeseries.windows import (
     MIN_PAST,
     SeriesTable,
@@ -39,6 +40,7 @@ class Fit:
     history: History
     choice: Choice
     seed: int
+    tracks: Sequence[Track]  # of the series after their last value
 
 
 def fit_forecaster(
@@ -77,7 +79,7 @@ def fit_forecaster(
     calibration = Calibration(levels, horizon)
     choice = choose(model.eval(), validation, calibration, len(series))
     predictor = Predictor(model, fields, seasons, calibration, covariates)
-    return Fit(predictor, design, history, choice, seed)
+    return Fit(predictor, design, history, choice, seed, table.tracks)
 
 
 def make_table(

@@ -41,6 +41,7 @@ from eattn.timeseries.inputs import (
 )
 from eattn.timeseries.metrics import mase, season_length, seasonal_scale
 from eattn.timeseries.predictor import SeriesState
+from eattn.timeseries.tracking import Track
 from eattn.train import History
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class EAForecaster(BaseEstimator):
         best = fit.choice.best if params["fallback"] else np.zeros_like(fit.choice.best)
         self.chosen_ = {s.unique_id: int(i) for s, i in zip(series, best, strict=True)}
         self.fit_report_ = fit_report(self.chosen_, self.candidates_, fit.choice.losses)
-        self._start(series)
+        self._start(series, fit.tracks)
 
     def predict(
         self, horizon: int | None = None, futr_df: pd.DataFrame | None = None
@@ -574,15 +575,17 @@ class EAForecaster(BaseEstimator):
         names = self._columns().names()
         return table.rename(columns=dict(zip((ID, TIME, VALUE), names, strict=True)))
 
-    def _start(self, series: list[TimeSeries]) -> None:
+    def _start(self, series: list[TimeSeries], tracks: Sequence[Track] | None = None) -> None:
         """Read the history of each series."""
         self.series_: list[TimeSeries] | None = series
-        self.states_ = {state.unique_id: state for state in self._started(series)}
+        self.states_ = {state.unique_id: state for state in self._started(series, tracks)}
 
-    def _started(self, series: Sequence[TimeSeries]) -> list[SeriesState]:
+    def _started(
+        self, series: Sequence[TimeSeries], tracks: Sequence[Track] | None = None
+    ) -> list[SeriesState]:
         """Return states with the choices of `fit` for known series, and the model for new ones."""
         states = []
-        for state, s in zip(self.predictor_.start(series), series, strict=True):
+        for state, s in zip(self.predictor_.start(series, tracks), series, strict=True):
             chosen = self.candidates_[self.chosen_.get(s.unique_id, 0)]
             lower = self.lower
             if lower is None:

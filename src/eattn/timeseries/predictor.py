@@ -121,6 +121,7 @@ class NewRows(NamedTuple):
     y: Values
     futr: Known  # [n, F]
     hist: Known  # [n, F]
+    track: Track | None = None  # after these rows, if it is known already
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +138,16 @@ class Predictor:
     def horizon(self) -> int:
         return self.calibration.horizon
 
-    def start(self, series: Sequence[TimeSeries]) -> list[SeriesState]:
-        """Return the states of series after all their values."""
+    def start(
+        self, series: Sequence[TimeSeries], tracks: Sequence[Track] | None = None
+    ) -> list[SeriesState]:
+        """Return the states of series after all their values; `tracks` saves following them."""
         states, new = [], []
-        for s in series:
+        known: Sequence[Track | None] = tracks or [None] * len(series)
+        for s, track in zip(series, known, strict=True):
             futr, hist, stat = self.covariates.encode_history(s)
             assert s.freq is not None
-            new.append(NewRows(s.ds, s.y, futr, hist))
+            new.append(NewRows(s.ds, s.y, futr, hist, track))
             states.append(
                 SeriesState(
                     s.unique_id,
@@ -195,7 +199,7 @@ class Predictor:
         """Advance series with equally many new rows and states of equal shapes."""
         fresh, count = not states[0].encoder, len(new[0].y)
         tracks = [
-            follow(rows.y.tolist(), self.seasons, None if fresh else state.track)[1]
+            rows.track or follow(rows.y.tolist(), self.seasons, None if fresh else state.track)[1]
             for state, rows in zip(states, new, strict=True)
         ]
         flat, first, at = _flatten([track.rows for track in tracks], count)

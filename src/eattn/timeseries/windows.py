@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eattn.timeseries.features import Index, look_ahead, read_tokens, step_features
 from eattn.timeseries.inputs import TimeSeries
-from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, follow
+from eattn.timeseries.tracking import MOVE, SCALE, VALUE, Rows, Track, follow
 
 PAST = 512  # number of tokens in a window
 ORIGINS = 16  # times in a window from which the model forecasts
@@ -36,6 +36,7 @@ class SeriesTable:
     values: NDArray[np.float64]  # [N], NaN where a value is missing or taken for an error
     starts: Index  # first row of each series, and N
     known: NDArray[np.float32]  # [N + series * horizon, columns]: also for the steps after the end
+    tracks: Sequence[Track]  # of the series after their last value
 
     @classmethod
     def of(
@@ -52,7 +53,8 @@ class SeriesTable:
         `known` holds what is known in advance, also for `horizon` steps after the last row; `past`
         what is known of the past only.
         """
-        rows = np.concatenate([follow(s.y.tolist(), seasons)[0] for s in series])
+        tracks = [follow(s.y.tolist(), seasons)[1] for s in series]
+        rows = np.concatenate([track.rows for track in tracks])
         starts = np.cumsum([0, *map(len, series)])
         first = np.repeat(starts[:-1], np.diff(starts))
         tokens = read_tokens(rows, np.arange(len(rows)), first, seasons)
@@ -66,6 +68,7 @@ class SeriesTable:
             np.where(rows[:, VALUE] == values, values, np.nan),
             starts,
             np.concatenate(known),
+            tracks,
         )
 
     def batch(
