@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
-from eattn.hf import EACache, EAConfig, EAForCausalLM
+from eattn.hf import EACache, EAForCausalLM
 from eattn.nn import check_mixer
-from paper.harness.bert import BASE, DEPTH, DIM, OURS, better_mixers, mixer_points
+from paper.harness.bert import OURS, better_mixers, mixer_points
+from paper.harness.causal_lm import LanguageModelPlan
 from paper.harness.chart import Chart, lines
 from paper.harness.measure import quantiles
 from paper.harness.runlog import Row, RunLog, group, rows_of
@@ -31,29 +32,13 @@ NEAR = 1e-4  # largest difference of logits with and without the cache
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Sizes of the text and of the model; the defaults are those of BERT-base."""
+class Plan(LanguageModelPlan):
+    """Sizes of the text and of the model."""
 
     mixers: tuple[str, ...] = (OURS, "sa")
     tokens: int = 4096
     window: int = 256  # tokens of a row
     prompt: int = 16
-    dim: int = DIM
-    depth: int = DEPTH
-    heads: int = BASE.heads
-    vocab: int = 30522
-
-    def model(self, mixer: str) -> EAForCausalLM:
-        """Return a model with seeded random weights."""
-        torch.manual_seed(0)
-        config = EAConfig(
-            vocab_size=self.vocab,
-            hidden_size=self.dim,
-            num_hidden_layers=self.depth,
-            num_attention_heads=self.heads,
-            mixer=mixer,
-        )
-        return EAForCausalLM(config).eval()
 
     def start(self) -> Tensor:
         """Return the prompt, [1, prompt]."""

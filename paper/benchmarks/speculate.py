@@ -28,9 +28,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from eattn.hf import EACache, EAConfig, EAForCausalLM, PrefixCache
+from eattn.hf import EACache, EAForCausalLM, PrefixCache
 from eattn.nn.decoding_state import KVCache
-from paper.harness.bert import BASE, DEPTH, DIM, OURS
+from paper.harness.bert import OURS
+from paper.harness.causal_lm import LanguageModelPlan
 from paper.harness.chart import Chart, lines
 from paper.harness.measure import Candidate, Row, timed_rows
 from paper.harness.runlog import RunLog, find_row, rows_of
@@ -51,8 +52,8 @@ NAMES = {"prefix": "`PrefixCache`", "again": "reading again", "sa": "`sa`, keys 
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Sizes of the texts and of the model; the defaults are those of BERT-base."""
+class Plan(LanguageModelPlan):
+    """Sizes of the texts and of the model."""
 
     tokens: int = 512  # written after the prompt
     prompt: int = 512  # tokens of the page before the text
@@ -61,23 +62,6 @@ class Plan:
     length: int = 16384  # tokens of the edited prompt
     every: int = 512  # tokens between snapshots
     edit_rounds: int = 3
-    dim: int = DIM
-    depth: int = DEPTH
-    heads: int = BASE.heads
-    vocab: int = 30522
-
-    def model(self, mixer: str) -> EAForCausalLM:
-        """Return a model with seeded random weights."""
-        torch.manual_seed(0)
-        config = EAConfig(
-            vocab_size=self.vocab,
-            hidden_size=self.dim,
-            num_hidden_layers=self.depth,
-            num_attention_heads=self.heads,
-            mixer=mixer,
-            short_conv=None if mixer == "sa" else 4,
-        )
-        return EAForCausalLM(config).eval()
 
     def text(self, name: str) -> tuple[Tensor, Tensor]:
         """Return a prompt [1, L] and the text that follows it, [1, tokens]."""
@@ -226,7 +210,7 @@ def _calls(model: EAForCausalLM, run: Any, prepare: Any) -> int:
 @torch.no_grad()
 def edit(plan: Plan) -> Iterator[Row]:
     """Yield the time to the first token after edits, by way, and the bytes of a session."""
-    ours, theirs = plan.model(OURS), plan.model("sa")
+    ours, theirs = plan.model(OURS), plan.model("sa", short_conv=None)
     prefix = PrefixCache(ours, every=plan.every, max_bytes=2**40)
     small = PrefixCache(ours, every=plan.every, max_bytes=2**40, int8=True)
     tokens = plan.long()
