@@ -5,7 +5,9 @@ from typing import Any
 from torch import Tensor
 from transformers.generation.candidate_generator import CandidateGenerator
 
-MAX_PAUSE = 8  # tokens
+SHORTEST = 4  # tokens of a draft: on a CPU, fewer take as long to read
+MAX_PAUSE = 64  # tokens
+USEFUL = 2  # accepted tokens of a draft that is worth its time
 
 
 class AdaptiveLookup(CandidateGenerator):
@@ -13,8 +15,9 @@ class AdaptiveLookup(CandidateGenerator):
 
     Reading a draft takes time even if it is rejected, and every word occurs again sooner or later.
     After a draft that was accepted entirely, the next one is twice as long. After another, it has
-    one token more than were accepted. If no token was accepted, the next 1, 2, ... up to 8 tokens
-    are generated without drafts, one more each time. Drafts do not change the generated text.
+    one token more than were accepted, but at least 4. If no token was accepted, the next token is
+    generated without a draft; after further such drafts the next 2, 4, ... up to 64 tokens, until
+    two tokens of a draft are accepted. Drafts do not change the generated text.
 
     Parameters
     ----------
@@ -25,7 +28,7 @@ class AdaptiveLookup(CandidateGenerator):
     def __init__(self, lookup: Any) -> None:
         self.lookup = lookup
         self.limit: int = lookup.num_output_tokens
-        self.pause = 0  # tokens without drafts after the next rejection, minus one
+        self.pause = 1  # tokens without drafts after the next rejection
         self.wait = 0  # tokens without drafts from now on
 
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -43,9 +46,10 @@ class AdaptiveLookup(CandidateGenerator):
         if self.wait:
             self.wait -= 1
         elif drafts and not num_matches:
-            self.wait = self.pause = min(self.pause + 1, MAX_PAUSE)
-            self.lookup.num_output_tokens = 1
+            self.wait, self.pause = self.pause, min(2 * self.pause, MAX_PAUSE)
+            self.lookup.num_output_tokens = min(SHORTEST, self.limit)
         elif drafts:
             longer = 2 * num_matches if num_matches == drafts else num_matches + 1
-            self.lookup.num_output_tokens = min(longer, self.limit)
-            self.pause = 0
+            self.lookup.num_output_tokens = min(max(longer, SHORTEST), self.limit)
+            if num_matches >= USEFUL:
+                self.pause = 1
