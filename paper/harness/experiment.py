@@ -1,7 +1,7 @@
 """Experiments: their shape, how they are found, and how one runs.
 
-Every module in the folders below is an experiment and has the shape of `Experiment`. The first
-paragraph of its docstring is its summary; the paragraphs after it introduce it to readers.
+Every module or package in the folders below is an experiment and has the shape of `Experiment`. The
+first paragraph of its docstring is its summary; the paragraphs after it introduce it to readers.
 """
 
 import importlib
@@ -177,7 +177,7 @@ def _read(text: str, example: Any) -> Any:
 
 def _modules(folder: str) -> Iterable[str]:
     found = pkgutil.iter_modules([str(PAPER / folder)])
-    return sorted(module.name for module in found if not module.ispkg)
+    return sorted(module.name for module in found)
 
 
 @contextmanager

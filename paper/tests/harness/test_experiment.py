@@ -71,6 +71,7 @@ ELSEWHERE = (
     "faithful",
     "forecasting",
     "lm",
+    "pretraining",
     "recall",
     "gpu",
     "speculate",
