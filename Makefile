@@ -48,7 +48,7 @@ bench: $(STAMP)  ## measure the performance targets and fail if one is missed
 results: $(STAMP)  ## write paper/RESULTS.md and its pictures from paper/results/
 	$(BIN)/python -m paper results
 
-docs: $(STAMP)  ## build the documentation site into build/site; the first time, fetch packages and train its model (5 minutes)
+docs: $(STAMP)  ## build the documentation site into build/site; the first time, fetch packages and export its models (5 minutes)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "to read it: python3 -m http.server --directory build/site"
 

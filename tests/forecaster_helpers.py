@@ -16,7 +16,7 @@ from eattn.timeseries.inputs import Columns, TimeSeries, read_series, regularize
 from eattn.timeseries.predictor import Predictor
 
 NAME = "EAForecaster"
-TINY = dict(horizon=3, dim=8, depth=1, heads=2, epochs=2, batch_size=16, lr=0.02)
+TINY = dict(pretrained=None, horizon=3, dim=8, depth=1, heads=2, epochs=2, batch_size=16, lr=0.02)
 LEVELS = all_levels(())
 
 

@@ -12,7 +12,7 @@ FOLDER = ROOT / "docs" / "notebooks"
 # Assignments of each notebook that are replaced to make it short.
 SMALL: dict[str, dict[str, object]] = {
     "classify": {"epochs": 1},
-    "forecast": {"weeks": 2, "days": 4},
+    "forecast": {"weeks": 2, "days": 4, "steps": 2},
     "language-model": {
         "steps": 2,
         "config": "LMConfig(hidden=16, layers=3, steps=2, evaluations=1, validation_tokens=256)",
@@ -55,8 +55,6 @@ def test_cells_run_with_small_settings(name, tmp_path, monkeypatch):
         source, count = re.subn(rf"^{setting} = .+$", f"{setting} = {value}", source, flags=re.M)
         assert count == 1, setting
     monkeypatch.chdir(tmp_path)
-    if name == "forecast":
-        monkeypatch.setattr("eattn.timeseries.training.STEPS", (2, 2))
     with matplotlib.rc_context({"backend": "agg"}):
         exec(compile(source, name, "exec"), {})
     assert pyplot.get_fignums()

@@ -106,7 +106,7 @@ def table() -> pd.DataFrame:
 @pytest.fixture
 def model(table) -> EAForecaster:
     columns = dict(id_col="shop", time_col="t", target_col="z")
-    model = EAForecaster(3, dim=8, depth=1, epochs=1, random_state=0)
+    model = EAForecaster(3, pretrained=None, dim=8, depth=1, epochs=1, random_state=0)
     return model.fit(table[table["t"] < HOURS[80]], **columns)
 
 

@@ -27,35 +27,17 @@ from eattn.timeseries.predictor import TURN
 
 HORIZON = 24
 FREQUENCIES = (1, "QS", "B", "D", "MS", "W", "s", "min", "h", "30min", "15min", "10min", "5min")
-TRAINED = ((), (24,), (24, 168))  # season lengths of the training series, by their number
-SERIES, LENGTH = 48, 1200  # of a training set
 SHARED = 1024  # bytes: larger tensors are stored in weights.bin
 WEIGHTS, INDEX = "weights.bin", "models.json"
 
 
-def train(seasons: Sequence[int]) -> EAForecaster:
-    """Return the forecaster of the page for series with this number of seasons.
+def forecaster(seasons: Sequence[int]) -> EAForecaster:
+    """Return the forecaster of the page for series with these season lengths.
 
-    To change the model of the page, change this function.
+    It is pretrained; the series that it reads here only has to be long enough for its seasons.
     """
-    model = EAForecaster(HORIZON, season_length=seasons, dim=32, fallback=False)
-    return model.fit(training_set(seasons))
-
-
-def training_set(seasons: Sequence[int]) -> pd.DataFrame:
-    """Return random series: seasons, a trend, noise with memory, and a few outliers and shifts."""
-    parts = []
-    for number in range(SERIES):
-        rng, t = np.random.default_rng([number, len(seasons)]), np.arange(LENGTH)
-        y = rng.normal() * 3 * t / LENGTH + _noise(rng, LENGTH, memory=rng.uniform(0, 1))
-        for m in seasons:
-            y += rng.uniform(0, 3) * _pattern(rng, m)[(t + rng.integers(m)) % m]
-        if number % 4 == 0:  # a new level
-            y[rng.integers(LENGTH) :] += 5 * rng.normal()
-        outliers = rng.random(LENGTH) < 0.003
-        y[outliers] += 6 * rng.normal(size=outliers.sum())
-        parts.append(pd.DataFrame({"unique_id": number, "ds": t, "y": 20 * rng.normal() + y}))
-    return pd.concat(parts, ignore_index=True)
+    model = EAForecaster(HORIZON, season_length=seasons, fallback=False, validation_fraction=0)
+    return model.fit(np.random.default_rng(0).normal(size=2 * max(seasons, default=8)))
 
 
 def _noise(rng: np.random.Generator, length: int, memory: float) -> NDArray[np.float64]:
@@ -68,22 +50,9 @@ def _noise(rng: np.random.Generator, length: int, memory: float) -> NDArray[np.f
     return values
 
 
-def _pattern(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
-    """Return one season: a few harmonics, with zero mean."""
-    phase = 2 * np.pi * np.arange(length) / length
-    waves = [rng.normal() / k * np.sin(k * phase + rng.uniform(0, 7)) for k in range(1, 5)]
-    return np.sum(waves, 0)
-
-
 def season_lengths() -> list[tuple[int, ...]]:
     """Return the season lengths of all frequencies of the page."""
     return [usual_seasons(freq) for freq in FREQUENCIES]
-
-
-def with_seasons(model: EAForecaster, seasons: tuple[int, ...]) -> EAForecaster:
-    """Change the season lengths of a forecaster: its weights depend only on their number."""
-    model.predictor_ = replace(model.predictor_, seasons=seasons)
-    return model
 
 
 def write(folder: Path, models: Iterable[EAForecaster]) -> None:
@@ -207,8 +176,7 @@ def _write_csv(path: Path, times: pd.DatetimeIndex, name: str, values: Any) -> N
 
 
 def main(folder: Path) -> None:
-    trained = [train(seasons) for seasons in TRAINED]
-    write(folder, (with_seasons(trained[len(m)], m) for m in season_lengths()))
+    write(folder, map(forecaster, season_lengths()))
     write_examples(folder)
 
 

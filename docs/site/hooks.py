@@ -68,7 +68,8 @@ def on_startup(command: str, dirty: bool) -> None:
     except RuntimeError as error:
         raise PluginError(str(error)) from error
     script = HERE / "browser_models.py"
-    sources = [path for name in MODEL_SOURCES for path in (ROOT / "src/eattn" / name).rglob("*.py")]
+    sources = [path for name in MODEL_SOURCES for path in (ROOT / "src/eattn" / name).rglob("*.*")]
+    sources = [path for path in sources if path.suffix in (".py", ".safetensors")]
     if _newest([script, *sources]) > _newest([MODELS / "models.json"]):
         command_line = [sys.executable, str(script), str(MODELS)]
         if subprocess.run(command_line, check=False).returncode:

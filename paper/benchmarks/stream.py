@@ -1,9 +1,9 @@
 """Speed of EAForecaster: one long stream, and many series at once.
 
 A stream is one hourly series. Each row of text is read and answered by the quantiles of the next 12
-hours as JSON, by one thread and with the default model; its weights do not matter here, so it is
-trained for one epoch. The memory of the process is read after each part of the stream. `fit`,
-`predict` and `update` are timed for many series of 200 values with all cores.
+hours as JSON, by one thread and with the default model. The memory of the process is read after
+each part of the stream. `fit`, `predict` and `update` are timed for many series of 200 values with
+all cores.
 """
 
 import time
@@ -92,7 +92,7 @@ def follow(plan: Plan) -> Iterator[Row]:
     torch.set_num_threads(1)
     try:
         hours = pd.date_range(START, periods=HISTORY, freq="h")
-        model = EAForecaster(plan.horizon, quantiles=LEVELS, epochs=1)
+        model = EAForecaster(plan.horizon, quantiles=LEVELS)
         model.fit(pd.DataFrame({"ds": hours, "y": values(HISTORY, seed=0)}))
         answers = stream(model, text(plan.rows + WARMUP), horizon=None, form="json")
         for _ in islice(answers, WARMUP):
@@ -121,7 +121,7 @@ def many(plan: Plan) -> dict[str, Row]:
     hours = pd.date_range(START, periods=plan.length + plan.rounds + 1, freq="h")
     table = pd.DataFrame({n: values(len(hours), seed=n) for n in range(plan.series)})
     whole = table.assign(ds=hours).melt("ds", var_name="unique_id", value_name="y")
-    model = EAForecaster(plan.horizon, quantiles=LEVELS)
+    model = EAForecaster(plan.horizon, quantiles=LEVELS, pretrained=None)
     began = time.perf_counter()
     model.fit(whole[whole["ds"] < hours[plan.length]])
     seconds = time.perf_counter() - began

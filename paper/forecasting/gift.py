@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eattn.timeseries import EAForecaster
 from paper.forecasting.files import data_file
 from paper.forecasting.ours import Array, forecaster
-from paper.forecasting.plan import LOOKS, OURS, Plan
+from paper.forecasting.plan import LOOKS, MIXER, OURS, OWN, ZERO_SHOT, Plan
 from paper.forecasting.rolling import Rolling, roll, scores, seasonal_naive
 from paper.harness.chart import Panel, Point, bars, dots
 from paper.harness.runlog import Key, Row, rows_of
@@ -39,8 +38,10 @@ PUBLISHED = {  # name in the file of results: name in the tables
     "chronos-2": "Chronos-2",
     "TimesFM-2.5": "TimesFM-2.5",
     "TiRex": "TiRex",
+    "TempoPFN": "TempoPFN",
     "Toto-2.0-4m": "Toto-2.0-4m",
     "chronos_bolt_small": "Chronos-Bolt small",
+    "Reverso-Nano": "Reverso-Nano",
     "PatchTST": "PatchTST",
     "auto_arima": "AutoARIMA",
     "N-BEATS": "N-BEATS",
@@ -50,8 +51,17 @@ PUBLISHED = {  # name in the file of results: name in the tables
     "auto_ets": "AutoETS",
     "deepar": "DeepAR",
 }
-PRETRAINED = ("Chronos-2", "TimesFM-2.5", "TiRex", "Toto-2.0-4m", "Chronos-Bolt small")
-POINT = ("N-BEATS", "DLinear")  # forecast no quantiles
+PRETRAINED = {  # millions of parameters, as published
+    ZERO_SHOT: "0.3",
+    "Chronos-2": "120",
+    "TimesFM-2.5": "200",
+    "TiRex": "35",
+    "TempoPFN": "38",
+    "Toto-2.0-4m": "4",
+    "Chronos-Bolt small": "48",
+    "Reverso-Nano": "0.2",
+}
+POINT = ("N-BEATS", "DLinear", "Reverso-Nano")  # forecast no quantiles
 BY_TASK = ("PatchTST", "AutoARIMA")  # published models in the table by task
 AXIS = {"m4_hourly": "m4", "m4_weekly": "m4", "hospital": "hosp.", "saugeen": "saug."}
 AXIS |= {"us_births": "birth"}  # names on an axis
@@ -59,22 +69,25 @@ WORSE = 1.05  # ratio to seasonal naive from which on a task is named
 
 
 def keys(plan: Plan, rows: Rows = ()) -> Iterator[Key]:
-    """Yield the key of every task, with the default mixer."""
-    for task in plan.tasks or TASKS:
-        yield key_of(plan, task, EAForecaster().mixer, 0)
+    """Yield the keys of every task: trained on it with the default mixer, and pretrained."""
+    for model in plan.models:
+        for task in plan.tasks or TASKS:
+            if model in OWN:
+                yield key_of(plan, task, MIXER, 0, model)
 
 
-def key_of(plan: Plan, task: str, mixer: str, seed: int) -> Row:
+def key_of(plan: Plan, task: str, mixer: str, seed: int, model: str = OURS) -> Row:
     if task not in TASKS:
         raise ValueError(f"tasks must be of {', '.join(TASKS)}, got {task!r}")
     key = {"what": "gift", "task": task, "mixer": mixer, "seed": seed}
-    return key | plan.common()
+    return key | plan.common(model)
 
 
 def measure(key: Key) -> Row:
-    """Train on one task and return its scores, next to those of seasonal naive."""
+    """Forecast one task and return the scores, next to those of seasonal naive."""
     data = load(key["task"], key["split"] or "test", key["first"])
-    model = forecaster(data.horizon, key["options"], mixer=key["mixer"], random_state=key["seed"])
+    given = {"mixer": key["mixer"], "random_state": key["seed"]} if key["model"] == OURS else {}
+    model = forecaster(data.horizon, key["options"], model=key["model"], **given)
     forecasts, seconds = roll(data, model)
     naive = {f"naive_{name}": value for name, value in naive_scores(data).items()}
     sizes = {"horizon": data.horizon, "windows": data.windows, "series": len(data.values)}
@@ -152,17 +165,16 @@ def published() -> Iterator[tuple[Key, Row]]:
         yield {"what": "published", "name": name}, found
 
 
-def runs(rows: Rows) -> dict[str, Row]:
-    """Return the rows of our default mixer with seed 0 by task, in the order of TASKS."""
-    own = [row for row in rows_of(rows, "gift") if not row["seed"]]
-    default = EAForecaster().mixer
-    found = {row["task"]: row for row in own if row["mixer"] == default}
+def runs(rows: Rows, model: str = OURS) -> dict[str, Row]:
+    """Return the rows of a model with our mixer and seed 0 by task, in the order of TASKS."""
+    own = [row for row in rows_of(rows, "gift") if not row["seed"] and row["model"] == model]
+    found = {row["task"]: row for row in own if row["mixer"] == MIXER}
     return {task: found[task] for task in TASKS if task in found}
 
 
-def relative(rows: Rows, score: str) -> dict[str, float]:
+def relative(rows: Rows, score: str, model: str = OURS) -> dict[str, float]:
     """Return a score (mase or crps) of each task, divided by that of seasonal naive."""
-    return {task: row[score] / row[f"naive_{score}"] for task, row in runs(rows).items()}
+    return {task: row[score] / row[f"naive_{score}"] for task, row in runs(rows, model).items()}
 
 
 def published_relative(rows: Rows, score: str) -> dict[str, dict[str, float]]:
@@ -176,9 +188,9 @@ def published_relative(rows: Rows, score: str) -> dict[str, dict[str, float]]:
     }
 
 
-def mean(rows: Rows, score: str) -> float:
+def mean(rows: Rows, score: str, model: str = OURS) -> float:
     """Return the geometric mean of a score relative to seasonal naive, over all tasks."""
-    return geometric_mean(_complete(relative(rows, score)).values())
+    return geometric_mean(_complete(relative(rows, score, model)).values())
 
 
 def _worst(rows: Rows) -> float:
@@ -210,6 +222,18 @@ TARGETS = (
     Target(f"{_where}MASE / naive, worst task", _worst, at_most=1.1),
     Target(f"{_where}longest fit", _longest, at_most=6, unit=" min"),
     Target(f"{_where}all fits and forecasts", _hours, at_most=2.5, unit=" h"),
+    Target(
+        "GIFT-Eval, zero-shot: MASE / naive",
+        partial(mean, score="mase", model=ZERO_SHOT),
+        at_most=0.92,
+        stretch=0.84,
+    ),
+    Target(
+        "GIFT-Eval, zero-shot: CRPS / naive",
+        partial(mean, score="crps", model=ZERO_SHOT),
+        at_most=0.75,
+        stretch=0.69,
+    ),
 )
 
 
@@ -219,34 +243,42 @@ def tables(rows: Rows) -> Iterator[Table]:
     if not own:
         return
     others, losses = published_relative(rows, "mase"), published_relative(rows, "crps")
-    ours = (geometric_mean(mase.values()), geometric_mean(crps.values()), OURS, "measured")
-    found: list[tuple[float, float | None, str, str]] = [ours]
+    found: list[tuple[float, float | None, str, str]] = []
+    for model in OWN:
+        scores = [relative(rows, score, model) for score in ("mase", "crps")]
+        if scores[0].keys() == own.keys():
+            a, b = (geometric_mean(of.values()) for of in scores)
+            found.append((a, b, model, "measured"))
     for name, of in others.items():
-        kind = "published, pretrained" if name in PRETRAINED else "published"
         loss = geometric_mean(losses[name].values()) if name in losses else None
-        found.append((geometric_mean(of.values()), loss, name, kind))
+        found.append((geometric_mean(of.values()), loss, name, "published"))
     body = [
-        [name, f"{a:.3f}", "" if b is None else f"{b:.3f}", kind]
-        for a, b, name, kind in sorted(found, key=lambda line: line[0])
+        [name, f"{a:.3f}", "" if b is None else f"{b:.3f}", PRETRAINED.get(name, ""), source]
+        for a, b, name, source in sorted(found, key=lambda line: line[0])
     ]
     title = f"GIFT-Eval: geometric mean over {len(own)} tasks, relative to seasonal naive"
-    note = "Models that are not pretrained are trained on each task. N-BEATS and DLinear forecast"
-    note += " no quantiles."
-    yield Table(title, ["model", "MASE", "CRPS", "source"], body, [note] if others else [])
+    note = "Models that are not pretrained are trained on each task. N-BEATS, DLinear and"
+    note += " Reverso-Nano forecast no quantiles."
+    head = ["model", "MASE", "CRPS", "pretrained, millions of parameters", "source"]
+    yield Table(title, head, body, [note] if others else [])
     shown = [name for name in BY_TASK if name in others]
-    body = [
-        [
-            task,
-            *(f"{row[field]:.3f}" for field in ("mase", "crps")),
-            *(f"{ratios[task]:.3f}" for ratios in (mase, crps)),
-            *(f"{others[name][task]:.3f}" for name in shown),
-            *(f"{row[field]:.0f}" for field in ("fit_seconds", "predict_seconds")),
+    for model in OWN:
+        own = runs(rows, model)
+        mase, crps = relative(rows, "mase", model), relative(rows, "crps", model)
+        body = [
+            [
+                task,
+                *(f"{row[field]:.3f}" for field in ("mase", "crps")),
+                *(f"{ratios[task]:.3f}" for ratios in (mase, crps)),
+                *(f"{others[name][task]:.3f}" for name in shown),
+                *(f"{row[field]:.0f}" for field in ("fit_seconds", "predict_seconds")),
+            ]
+            for task, row in own.items()
         ]
-        for task, row in own.items()
-    ]
-    head = ["task", "MASE", "CRPS", "MASE / naive", "CRPS / naive"]
-    head += [f"{name}: MASE / naive" for name in shown] + ["fit, s", "forecasts, s"]
-    yield Table("GIFT-Eval: EAForecaster by task", head, body)
+        head = ["task", "MASE", "CRPS", "MASE / naive", "CRPS / naive"]
+        head += [f"{name}: MASE / naive" for name in shown] + ["fit, s", "forecasts, s"]
+        if body:
+            yield Table(f"GIFT-Eval: {model} by task", head, body)
 
 
 def panels(rows: Rows) -> Iterator[Panel]:
@@ -255,14 +287,16 @@ def panels(rows: Rows) -> Iterator[Panel]:
     if not mase:
         return
     others, losses = published_relative(rows, "mase"), published_relative(rows, "crps")
+    ours = [(model, relative(rows, "mase", model)) for model in OWN]
     points: list[Point] = [
         {"series": name, "x": _label(task), "y": ratio}
-        for name, of in ((OURS, mase), *((name, others.get(name, {})) for name in BY_TASK))
+        for name, of in (*ours, *((name, others.get(name, {})) for name in BY_TASK))
         for task, ratio in of.items()
     ]
     title = "GIFT-Eval: MASE relative to seasonal naive, others as published"
     yield dots(title, points, y="MASE / naive", log=True, looks=LOOKS, columns=6)
-    means = {OURS: geometric_mean(crps.values())}
+    own = {model: relative(rows, "crps", model) for model in OWN}
+    means = {m: geometric_mean(of.values()) for m, of in own.items() if of.keys() == crps.keys()}
     means |= {name: geometric_mean(of.values()) for name, of in losses.items()}
     points = [
         {"series": name, "y": means[name], "text": f"{means[name]:.3f}"}

@@ -6,9 +6,8 @@ The rows are those of GIFT-Eval with other mixers and seeds.
 from collections.abc import Iterator
 from statistics import geometric_mean
 
-from eattn.timeseries import EAForecaster
 from paper.forecasting.gift import ETT, key_of, measure
-from paper.forecasting.plan import Plan
+from paper.forecasting.plan import MIXER, OURS, Plan
 from paper.harness.runlog import Key, group, rows_of
 from paper.harness.scores import Mean, seeds_note
 from paper.harness.table import Table
@@ -21,7 +20,7 @@ TASKS = tuple(f"{data}/{freq}/short" for data in ETT for freq in ("15T", "H", "D
 def keys(plan: Plan, rows: Rows = ()) -> Iterator[Key]:
     """Yield the keys of every task with each mixer and seed."""
     for seed in range(plan.seeds):
-        for mixer in dict.fromkeys((EAForecaster().mixer, *plan.mixers)):
+        for mixer in dict.fromkeys((MIXER, *plan.mixers)):
             for task in TASKS:
                 if not plan.tasks or task in plan.tasks:
                     yield key_of(plan, task, mixer, seed)
@@ -32,7 +31,7 @@ def relative(rows: Rows, score: str) -> dict[str, dict[str, list[float]]]:
 
     Only tasks that all mixers have are compared, and only if there are several mixers.
     """
-    own = [row for row in rows_of(rows, "gift") if row["task"] in TASKS]
+    own = [r for r in rows_of(rows, "gift") if r["task"] in TASKS and r["model"] == OURS]
     found = {
         mixer: {
             task: [row[score] / row[f"naive_{score}"] for row in runs]
@@ -68,10 +67,9 @@ def tables(rows: Rows) -> Iterator[Table]:
 
 def losses(rows: Rows) -> Iterator[str]:
     """Yield mixers with a lower geometric mean than the default one."""
-    default = EAForecaster().mixer
     for score in ("mase", "crps"):
         means = {mixer: _mean(of) for mixer, of in relative(rows, score).items()}
         for mixer, value in means.items():
-            if value < means.get(default, 0.0):
-                numbers = f"{value:.3f} against {means[default]:.3f}"
+            if value < means.get(MIXER, 0.0):
+                numbers = f"{value:.3f} against {means[MIXER]:.3f}"
                 yield f"Short ETT tasks, {score.upper()} / naive: `{mixer}` {numbers}."

@@ -16,9 +16,12 @@ LEVELS = tuple(n / 10 for n in range(1, 10))
 COLUMNS = [f"{OURS}-q{100 * level:g}" for level in LEVELS]
 
 
-def forecaster(horizon: int, options: Iterable[str] | None = (), **given: Any) -> EAForecaster:
+def forecaster(
+    horizon: int, options: Iterable[str] | None = (), *, model: str = OURS, **given: Any
+) -> EAForecaster:
     """Return a forecaster of the quantiles 0.1 to 0.9; `options` are texts such as lr=1e-3."""
     values: dict[str, Any] = {"horizon": horizon, "quantiles": LEVELS}
+    values["pretrained"] = None if model == OURS else "small"
     return EAForecaster(**values | given | parsed(options or ()))
 
 

@@ -7,11 +7,14 @@ from paper.harness.chart import BLACK, BLUE, GREEN, GREY, PURPLE, SKY, VERMILLIO
 
 SPLITS = ("test", "dev")
 PARTS = ("gift", "classics", "covariates", "anomalies", "mixers", "coverage")
-OURS = "EAForecaster"
+OURS, ZERO_SHOT = "EAForecaster", "EAForecaster zero-shot"
+OWN = (OURS, ZERO_SHOT)  # trained on each task, and with pretrained weights
+MIXER = "ea-6+decay"  # of our models
 STATISTICAL = ("SeasonalNaive", "AutoTheta", "AutoETS", "AutoARIMA")
 TREES = "LightGBM"
 LOOKS = {
     OURS: Look(BLUE),
+    ZERO_SHOT: Look(BLUE, shape="diamond"),
     "PatchTST": Look(PURPLE, shape="diamond", hollow=True),
     "AutoARIMA": Look(VERMILLION, shape="triangle-up"),
     "AutoETS": Look(GREEN, shape="square"),
@@ -30,7 +33,7 @@ class Plan:
     """
 
     parts: tuple[str, ...] = PARTS
-    models: tuple[str, ...] = (OURS, TREES, *STATISTICAL)  # of classics and covariates
+    models: tuple[str, ...] = (*OWN, TREES, *STATISTICAL)  # of gift, classics and covariates
     tasks: tuple[str, ...] = ()  # of gift; all by default
     mixers: tuple[str, ...] = ("sa", "gru")  # compared with the default of EAForecaster
     seeds: int = 3  # of the mixers; other parts have one seed
@@ -62,5 +65,5 @@ class Plan:
             "model": model,
             "split": None if self.split == "test" else self.split,
             "first": self.series or None,
-            "options": self.options if self.options and model == OURS else None,
+            "options": self.options if self.options and model in OWN else None,
         }

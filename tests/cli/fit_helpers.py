@@ -24,7 +24,7 @@ def main(folder: Path, out: Path, *more: str) -> None:
     classify = ["classify", "fit", folder / "train.ts", "--out", out / "classifier", *SMALL]
     classify += ["--validation", 0]
     forecast = ["forecast", "fit", folder / "data.csv", "--out", out / "forecaster", *SMALL]
-    forecast += ["--horizon", 3, "--checkpoint", out / "checkpoint"]
+    forecast += ["--pretrained", "none", "--horizon", 3, "--checkpoint", out / "checkpoint"]
     for args in (classify, forecast):
         if code := cli.main([*map(str, args), *more, "--debug"]):
             sys.exit(code)

@@ -26,7 +26,9 @@ def folder(tmp_path_factory):
     text = head + "".join(f"{line}:{label}\n" for line, label in zip(lines, y, strict=True))
     (path / "TEST.ts").write_text(text)
     wave = np.sin(np.arange(150) / 4)
-    EAForecaster(horizon=3, dim=8, depth=1, epochs=1).fit(wave).save(path / "forecaster")
+    EAForecaster(horizon=3, pretrained=None, dim=8, depth=1, epochs=1).fit(wave).save(
+        path / "forecaster"
+    )
     rows = "".join(f"{i},{v:.4f}\n" for i, v in enumerate(wave))
     (path / "wave.csv").write_text("ds,y\n" + rows)
     return path
@@ -54,7 +56,9 @@ def test_forecaster_is_reported(folder, capsys):
 def test_forecaster_with_covariates_is_reported(tmp_path, capsys):
     wave = np.sin(np.arange(150) / 4)
     frame = pd.DataFrame({"hour": range(150), "load": wave, "price": wave**2})
-    model = EAForecaster(horizon=3, dim=8, depth=1, epochs=1, futr_exog_list=["price"])
+    model = EAForecaster(
+        horizon=3, pretrained=None, dim=8, depth=1, epochs=1, futr_exog_list=["price"]
+    )
     model.fit(frame, time_col="hour", target_col="load").save(tmp_path / "model")
     frame.to_csv(tmp_path / "data.csv", index=False)
     assert main(["diagnose", str(tmp_path / "model"), str(tmp_path / "data.csv")]) == 0
@@ -84,6 +88,8 @@ def test_errors_are_one_line(folder, args, message, monkeypatch, capsys):
 
 def test_model_without_element_wise_attention_is_an_error(folder, tmp_path, capsys):
     wave = np.sin(np.arange(150) / 4)
-    EAForecaster(horizon=3, mixer="gru", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "gru")
+    EAForecaster(horizon=3, mixer="gru", pretrained=None, dim=8, depth=1, epochs=1).fit(wave).save(
+        tmp_path / "gru"
+    )
     assert main(["diagnose", str(tmp_path / "gru"), str(folder / "wave.csv")]) == 1
     assert "has no element-wise attention layer" in capsys.readouterr().err

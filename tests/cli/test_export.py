@@ -73,7 +73,7 @@ def test_classifier_without_a_step_reports_the_reason(exported):
 
 def test_forecaster_example_prints_quantiles(tmp_path, capsys):
     """The series has integer times and no covariates, so its graph reads values alone."""
-    fitted = EAForecaster(3, "linear-rnn", dim=8, depth=1, epochs=1)
+    fitted = EAForecaster(3, "linear-rnn", pretrained=None, dim=8, depth=1, epochs=1)
     fitted.fit(0.5 + np.sin(np.arange(150) / 4)).save(tmp_path / "model")
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "model"), "--out", str(out)]) == 0
@@ -89,7 +89,9 @@ def test_forecaster_example_prints_quantiles(tmp_path, capsys):
 
 def test_forecaster_without_a_step_gives_one_line(tmp_path, capsys):
     wave = np.sin(np.arange(60) / 4)
-    EAForecaster(3, "ea", dim=8, depth=1, epochs=1).fit(wave).save(tmp_path / "exact")
+    EAForecaster(3, "ea", pretrained=None, dim=8, depth=1, epochs=1).fit(wave).save(
+        tmp_path / "exact"
+    )
     line = error_of([tmp_path / "exact", "--out", tmp_path / "out"], capsys)
     assert "a step of mixer 'ea' cannot be exported" in line
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ from eattn.cli.forecast import app
 from eattn.timeseries import EAForecaster
 from eattn.timeseries.metrics import scores
 
-SMALL = ["--horizon", "3", "--dim", "8", "--depth", "1", "--epochs", "1"]
+SMALL = ["--horizon", "3", "--pretrained", "none", "--dim", "8", "--depth", "1", "--epochs", "1"]
 HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
 NAME = "EAForecaster"
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     table().to_csv(folder / "data.csv", index=False)
     options = ["--target", "OT", "--quantiles", "0.9,0.1", "--out", folder / "model"]
     output = run("fit", folder / "data.csv", *options, *SMALL)
-    summary = r": 1 series \(1 with [\w ]+\), frequency h \(inferred\), season 24, validation"
+    summary = r": 1 series \(1 [\w ]+\), frequency h \(inferred\), season 24, validation"
     assert re.search(f"^{folder / 'model'}{summary} pinball loss [\\d.e-]+\n$", output)
     return folder
 
@@ -390,7 +390,7 @@ def test_known_dataset_may_have_covariates(tmp_path):
 def test_numeric_ids_are_found_in_tables(tmp_path):
     frame = pd.concat([table(unique_id=7), table(unique_id=8)]).drop(columns="load")
     names = dict(time_col="date", target_col="OT")
-    model = EAForecaster(3, dim=8, depth=1, epochs=1).fit(frame, **names)
+    model = EAForecaster(3, pretrained=None, dim=8, depth=1, epochs=1).fit(frame, **names)
     model.save(tmp_path / "model")
     frame["date"] += pd.Timedelta("1h")
     frame.to_csv(tmp_path / "new.csv", index=False)
@@ -498,7 +498,7 @@ def test_models_fitted_in_python_keep_their_columns(tmp_path):
     frame = table(shop="a").rename(columns={"date": "hour"})[["shop", "hour", "OT"]]
     frame.to_csv(tmp_path / "data.csv", index=False)
     names = dict(id_col="shop", time_col="hour", target_col="OT")
-    model = EAForecaster(3, dim=8, depth=1, epochs=1).fit(frame[:50], **names)
+    model = EAForecaster(3, pretrained=None, dim=8, depth=1, epochs=1).fit(frame[:50], **names)
     model.save(tmp_path / "model")
     args = tmp_path / "model", tmp_path / "data.csv"
     assert run("backtest", *args).startswith("unique_id,MAE,RMSE,sMAPE,MASE\na,")

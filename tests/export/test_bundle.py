@@ -109,8 +109,9 @@ def forecaster(tmp_path_factory):
     columns = dict(
         futr_exog_list=["price", "kind"], hist_exog_list=["load"], stat_exog_list=["place"]
     )
-    options = dict(horizon=4, dim=8, depth=1, epochs=2, lr=0.02, quantiles=(0.05,), fallback=False)
-    fitted = EAForecaster(mixer="ea-q7", holidays="DE", lower=-99, **options, **columns)
+    options = dict(pretrained=None, dim=8, depth=1, epochs=2, lr=0.02, fallback=False)
+    options |= dict(horizon=4, quantiles=(0.05,), holidays="DE", lower=-99)
+    fitted = EAForecaster(mixer="ea-q7", **options, **columns)
     fitted.fit(pd.concat(parts))
     assert fitted.model_.head.weight.abs().max() > 0.01  # training has changed the model
     out = tmp_path_factory.mktemp("forecaster") / "out"
@@ -157,7 +158,7 @@ def test_metadata_of_a_forecaster(forecaster):
     about = forecaster[2]
     assert about["calendar"] == {"day": 2, "weekday": 3}
     assert (about["horizon"], about["levels"][:2], about["seasons"]) == (4, [0.05, 0.1], [7])
-    assert about["choices"] == ["EAForecaster", "seasonal naive", "naive", "drift"]
+    assert about["choices"] == ["trained", "seasonal naive", "naive", "drift"]
     assert [(one["choice"], one["lower"]) for one in about["series"]] == [(0, -99.0), (0, -99.0)]
     assert {"2014-12-25", "2034-12-26"} <= set(about["holidays"])
 

@@ -50,7 +50,7 @@ def fitted():
         hist_exog_list=["load"],
         stat_exog_list=["region"],
         quantiles=(0.02, 0.95),
-        **dict(dim=8, depth=1, epochs=1),
+        **dict(pretrained=None, dim=8, depth=1, epochs=1),
     )
     model.fit(frame())
     assert len(model.candidates_) == 4  # the model, seasonal naive, naive and drift
@@ -151,7 +151,9 @@ def test_torch_program_matches_onnx(fitted, step):
 
 
 def test_values_are_enough_without_covariates_and_times():
-    model = EAForecaster(3, mixer="gru", dim=8, depth=1, epochs=1).fit(np.sin(np.arange(60) / 3))
+    model = EAForecaster(3, mixer="gru", pretrained=None, dim=8, depth=1, epochs=1).fit(
+        np.sin(np.arange(60) / 3)
+    )
     graph = export.step(model)
     assert [port.name for port in graph.inputs] == ["y", "lower", "choice"]
     assert graph.state[-1].name == "seen"
@@ -177,6 +179,8 @@ def test_model_without_its_estimator_raises(fitted):
 
 
 def test_growing_state_raises():
-    model = EAForecaster(3, mixer="sa", dim=8, depth=1, epochs=1).fit(np.sin(np.arange(60) / 3))
+    model = EAForecaster(3, mixer="sa", pretrained=None, dim=8, depth=1, epochs=1).fit(
+        np.sin(np.arange(60) / 3)
+    )
     with pytest.raises(ValueError, match="a step of mixer 'sa' cannot be exported"):
         export.step(model)

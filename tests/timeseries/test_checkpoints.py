@@ -16,7 +16,7 @@ def classifier(folder):
 
 
 def forecaster(folder):
-    return EAForecaster(3, **TINY, batch_size=8, checkpoint=folder)
+    return EAForecaster(3, **TINY, pretrained=None, batch_size=8, checkpoint=folder)
 
 
 def fitted(make, folder, *, noise=0.0):

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from eattn.timeseries.calibration import Calibration
 from eattn.timeseries.choice import (
-    MODEL,
     best_candidates,
     choose,
     fit_report,
@@ -19,7 +18,7 @@ from eattn.timeseries.features import rule_names
 from eattn.timeseries.fitting import make_table
 from eattn.timeseries.windows import validation_windows
 
-HORIZON, SEASONS = 5, (4,)
+HORIZON, SEASONS, MODEL = 5, (4,), "trained"
 
 
 def four_series() -> list:
@@ -45,7 +44,7 @@ def windows():
 
 
 def choose_for(model, windows):
-    return choose(model, windows, Calibration(LEVELS, HORIZON), 4)
+    return choose(model, windows, Calibration(LEVELS, HORIZON), 4, name=MODEL)
 
 
 def untrained(windows):

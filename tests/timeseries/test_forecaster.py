@@ -12,6 +12,7 @@ from pandas.testing import assert_frame_equal
 from sklearn.base import clone
 
 from eattn.timeseries import EAForecaster, store, training
+from eattn.timeseries.fitting import TRAINED
 from eattn.timeseries.metrics import mase, scores, seasonal_scale
 from eattn.timeseries.store import ModelError
 
@@ -231,7 +232,9 @@ def test_longer_horizon_continues_the_trained_one(two):
 def test_noisy_sine_is_learned(monkeypatch):
     monkeypatch.setattr(training, "DIRECT_STEPS", 150)
     y = np.sin(np.arange(400) / 3) + 0.1 * np.random.default_rng(0).normal(size=400)
-    model = EAForecaster(horizon=8, dim=16, depth=1, heads=2, epochs=12, lr=5e-3).fit(y[:300])
+    model = EAForecaster(
+        horizon=8, pretrained=None, dim=16, depth=1, heads=2, epochs=12, lr=5e-3
+    ).fit(y[:300])
     table = model.backtest(windows=12, step=8, df=y)
     assert (table["cutoff"] >= 299).all()  # not trained on
     persistence = np.abs(y[table["cutoff"]] - table["y"]).mean()
@@ -364,10 +367,10 @@ def test_series_fall_back_to_simple_forecasts(monkeypatch):
     options = dict(horizon=7, lr=1e-3, epochs=1)
     model = tiny(**options).fit(frame)
     report = model.fit_report_.set_index("unique_id")
-    assert list(report) == ["choice", NAME, "seasonal naive", "naive", "drift"]
+    assert list(report) == ["choice", TRAINED, "seasonal naive", "naive", "drift"]
     assert report.index.tolist() == list(values)
     choice = report.loc["walk", "choice"]
-    assert choice != NAME and report.loc["walk", choice] < report.loc["walk", NAME]
+    assert choice != TRAINED and report.loc["walk", choice] < report.loc["walk", TRAINED]
     y, steps = values["walk"], np.arange(1, 8)
     expected = {
         "seasonal naive": y[-7:],
@@ -377,8 +380,8 @@ def test_series_fall_back_to_simple_forecasts(monkeypatch):
     forecast = model.predict().set_index("unique_id").loc["walk", NAME]
     np.testing.assert_allclose(forecast, expected[choice])
     without = tiny(**options, fallback=False).fit(frame)
-    assert (without.fit_report_["choice"] == NAME).all()
-    assert without.fit_report_[NAME].equals(model.fit_report_[NAME])
+    assert (without.fit_report_["choice"] == TRAINED).all()
+    assert without.fit_report_[TRAINED].equals(model.fit_report_[TRAINED])
     new = model.with_history(frame.replace({"unique_id": {"walk": "other"}}))
     assert new.states_["other"].rule is None  # the model forecasts new series
 
@@ -654,7 +657,7 @@ def test_ids_and_parameters_survive_saving(tmp_path):
     """Text that looks like a number stays text, and arrays may be parameters."""
     options = dict(quantiles=np.array([0.1, 0.9]), season_length=np.array([4]), epochs=1)
     model = tiny(**options, horizon=40).fit(long({"007": 60, "1e3": 60}))
-    assert model.fit_report_[NAME].isna().all()  # too short for validation
+    assert model.fit_report_[TRAINED].isna().all()  # too short for validation
     model.save(tmp_path / "model")
     loaded = EAForecaster.load(tmp_path / "model")
     assert_frame_equal(loaded.fit_report_, model.fit_report_)

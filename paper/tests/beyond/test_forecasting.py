@@ -13,6 +13,7 @@ from paper.harness.runlog import RunLog, matches
 from paper.harness.target import judge
 
 TINY = Plan(
+    models=(OURS,),
     parts=("gift", "mixers", "anomalies", "coverage"),
     tasks=("ett1/D/short",),
     mixers=("gru",),

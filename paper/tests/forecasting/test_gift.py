@@ -5,9 +5,9 @@ import pytest
 from forecasting_helpers import OPTIONS, needs_data
 
 from paper.forecasting import gift, mixers
-from paper.forecasting.plan import OURS, Plan
+from paper.forecasting.plan import MIXER, OURS, ZERO_SHOT, Plan
 
-KEY = {"task": "hospital/M/short", "mixer": "ea-6", "seed": 0, "split": None, "first": None}
+KEY = {"task": "hospital/M/short", "mixer": "ea-6", "model": OURS, "seed": 0, "first": None}
 
 
 @pytest.mark.usefixtures("small_data")
@@ -59,7 +59,7 @@ def test_a_row_has_our_scores_and_those_of_seasonal_naive(split):
 
 def test_all_tasks_are_planned_and_mixers_share_their_rows():
     keys = list(gift.keys(Plan()))
-    assert len(keys) == len(set(gift.TASKS)) == 25
+    assert len(keys) == 2 * len(set(gift.TASKS)) == 50  # trained, and zero-shot
     more = list(mixers.keys(Plan(seeds=2)))
     assert len(more) == 2 * 3 * 8
     assert sum(key in keys for key in more) == 8
@@ -70,7 +70,7 @@ def test_all_tasks_are_planned_and_mixers_share_their_rows():
 
 
 def run(task: str, ratio: float, *, mixer: str | None = None, seed: int = 0, **changes: object):
-    mixer = mixer or gift.EAForecaster().mixer
+    mixer = mixer or MIXER
     key = {"what": "gift", "model": OURS, "task": task, "mixer": mixer, "seed": seed}
     scores = {"mase": 2 * ratio, "naive_mase": 2.0, "crps": ratio / 4, "naive_crps": 0.5}
     return key | scores | {"fit_seconds": 60.0, "predict_seconds": 12.0} | changes
@@ -78,17 +78,21 @@ def run(task: str, ratio: float, *, mixer: str | None = None, seed: int = 0, **c
 
 def test_means_are_geometric_and_relative_to_seasonal_naive():
     rows = [run(task, 0.5 if n else 1.2) for n, task in enumerate(gift.TASKS)]
+    shot = [run(task, 0.6, model=ZERO_SHOT) for task in gift.TASKS]
     assert gift.mean(rows, "mase") == pytest.approx((1.2 * 0.5**24) ** (1 / 25))
-    values = {target.name.partition(": ")[2]: target.value(rows) for target in gift.TARGETS}
+    values = {target.name.partition(": ")[2]: target.value(rows + shot) for target in gift.TARGETS}
+    assert gift.mean(shot, "mase", ZERO_SHOT) == pytest.approx(0.6)
     assert values["MASE / naive, worst task"] == pytest.approx(1.2)
     assert values["longest fit"] == 1.0
     assert values["all fits and forecasts"] == pytest.approx(25 * 72 / 3600)
     assert list(gift.losses(rows)) == [
         f"GIFT-Eval, {gift.TASKS[0]}: MASE of EAForecaster is 1.200 times that of seasonal naive."
     ]
+    with pytest.raises(LookupError, match="25 tasks are needed, got 0"):
+        gift.mean(rows, "mase", ZERO_SHOT)
     for target in gift.TARGETS:
         with pytest.raises(LookupError, match="25 tasks are needed, got 24"):
-            target.value(rows[1:])
+            target.value(rows[1:] + shot[1:])
 
 
 @pytest.mark.usefixtures("small_data")
@@ -97,9 +101,9 @@ def test_published_models_are_marked_and_compared_on_the_same_tasks():
     rows = [run("ett1/D/short", 1.25), run("ett1/W/short", 0.8), *published]
     means, tasks = gift.tables(rows)
     lines = {line[0]: line[1:] for line in means.lines}
-    assert lines[OURS] == ["1.000", "0.500", "measured"]
-    assert lines["Chronos-2"] == ["1.100", "1.100", "published, pretrained"]
-    assert lines["N-BEATS"][1:] == ["", "published"]
+    assert lines[OURS] == ["1.000", "0.500", "", "measured"]
+    assert lines["Chronos-2"] == ["1.100", "1.100", "120", "published"]
+    assert lines["N-BEATS"][1:] == ["", "", "published"]
     assert "over 2 tasks" in means.title
     assert [line[0] for line in tasks.lines] == ["ett1/D/short", "ett1/W/short"]
     assert [panel.title.partition(":")[0] for panel in gift.panels(rows)] == ["GIFT-Eval"] * 2

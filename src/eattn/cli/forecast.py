@@ -128,6 +128,21 @@ def fit(
             " frequency.",
         ),
     ] = None,
+    pretrained: Annotated[
+        str,
+        typer.Option(
+            "--pretrained", metavar="NAME", help="Pretrained weights: small, or none to train."
+        ),
+    ] = "small",
+    finetune_steps: Annotated[
+        int,
+        typer.Option(
+            "--finetune-steps",
+            metavar="N",
+            min=0,
+            help="Number of steps to train the pretrained weights further.",
+        ),
+    ] = 0,
     mixer: Mixer = None,
     quantiles: Annotated[
         str | None,
@@ -165,8 +180,9 @@ def fit(
     """Fit a forecaster to the series in a table and save it.
 
     Columns and formats are inferred where only one fits; otherwise an error asks for the option.
-    Options that are not set have the defaults of EAForecaster. A simple forecast replaces the
-    model for series where it is better on validation data. To train in several processes, run
+    Options that are not set have the defaults of EAForecaster: pretrained weights, without
+    training unless there are covariates. A simple forecast replaces the model for series where it
+    is better on validation data. To train in several processes, run
     `torchrun --nproc-per-node 2 -m eattn forecast fit ...`.
 
     Example: eattn forecast fit data.csv --target OT --horizon 12 --out model/
@@ -186,7 +202,9 @@ def fit(
         stat_exog_list=_names("--static", static),
     )
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    model = EAForecaster(horizon, device=device, random_state=seed, verbose=True, **chosen)
+    chosen |= dict(pretrained=None if pretrained == "none" else pretrained)
+    chosen |= dict(finetune_steps=finetune_steps, device=device, random_state=seed)
+    model = EAForecaster(horizon, verbose=True, **chosen)
     model._check_params()  # an invalid option is not an error of the data
     form: dict[str, Any] = dict(sep=sep, decimal=decimal, thousands=thousands, encoding=encoding)
     form |= dict(date_format=date_format)
@@ -545,7 +563,7 @@ def _summary(model: "EAForecaster") -> str:
     report = model.fit_report_
     names = list(report.columns[2:])
     chosen = [names.index(name) for name in report["choice"]]
-    used = [f"{chosen.count(i)} with {name}" for i, name in enumerate(names) if i in chosen]
+    used = [f"{chosen.count(i)} {name}" for i, name in enumerate(names) if i in chosen]
     losses = report[names].to_numpy()[range(len(report)), chosen]
     known = losses[losses == losses]  # NaN for series that are too short to validate on
     parts = [

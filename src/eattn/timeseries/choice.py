@@ -17,7 +17,6 @@ from eattn.timeseries.windows import ForecastWindows
 from eattn.train import move
 
 Array = NDArray[np.float64]
-MODEL = "EAForecaster"
 NAMES = {"last": "naive", "drift": "drift"}  # of simple forecasts, by rule
 NORMAL_MEAN = 1.2533  # standard deviation of a normal distribution by its mean deviation
 SMALLEST = 1e-3  # standard deviation, in scales
@@ -83,9 +82,14 @@ def normal_levels(model: QuantileForecaster) -> Array:
 
 @torch.no_grad()
 def choose(
-    model: QuantileForecaster, windows: ForecastWindows, calibration: Calibration, count: int
+    model: QuantileForecaster,
+    windows: ForecastWindows,
+    calibration: Calibration,
+    count: int,
+    *,
+    name: str,
 ) -> Choice:
-    """Compare all candidates on the validation windows of `count` series."""
+    """Compare the model, called `name`, and simple forecasts on the windows of `count` series."""
     seasons = windows.table.seasons
     names = rule_names(seasons)
     simple = {"seasonal naive": 0} if seasons else {}
@@ -102,8 +106,8 @@ def choose(
         found[None].append(model(*inputs)[batch["given"]].double().cpu().numpy())
         simply = {name: each[name][each["given"]] for name in ("rules", "move", "counts", "y")}
         rules, move_size = simply["rules"].double().numpy(), simply["move"].double().numpy()
-        for name, rule in simple.items():
-            found[name].append(rule_quantiles(rules, rule, move_size, steps, model))
+        for simple_name, rule in simple.items():
+            found[simple_name].append(rule_quantiles(rules, rule, move_size, steps, model))
         values.append(np.where(simply["counts"], simply["y"].double(), np.nan))
     y = np.concatenate(values)
     candidates, losses = [], []
@@ -117,7 +121,7 @@ def choose(
             known = np.isfinite(loss)
             losses.append(np.where(known, loss, 0).sum(1) / known.sum(1))
         candidates.append(
-            Candidate(which or MODEL, None if which is None else simple[which], factors)
+            Candidate(which or name, None if which is None else simple[which], factors)
         )
     table = np.full((count, len(candidates)), np.nan)
     for number in np.unique(windows.numbers):

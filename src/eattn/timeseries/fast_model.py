@@ -53,19 +53,21 @@ class FastModel:
         self.rules, self.plain, self.below = model.rules, model.plain, model.below
         self.gaps = _array(model.gaps)
 
-    def step(self, token: Array, state: Arrays) -> tuple[Array, Arrays]:
+    def step(self, token: Any, state: Arrays) -> tuple[Array, Arrays]:
         """Return the output of the encoder [B, D] for one token [B, T], and the state after it."""
-        x, after = self.embed(token), Arrays()
+        x, after = self.embed(token.astype(self.gaps.dtype, copy=False)), Arrays()
         for block in self.blocks:
             x = block.step(x, state, after)
         return self.norm(x), after
 
     def quantiles(self, state: Array, rules: Array, features: Any) -> Array:
         """Return quantiles [..., H, levels] from outputs of the encoder [..., D]."""
-        step = np.concatenate([np.arcsinh(rules), features], -1)
+        own = self.gaps.dtype
+        step = np.concatenate([np.arcsinh(rules), features], -1).astype(own, copy=False)
+        state = state.astype(own, copy=False)
         hidden = _gelu(self.from_state(state)[..., None, :] + self.from_step(step))
         hidden = hidden + _gelu(self.hidden(hidden))
-        y = self.head(hidden) + self.direct(features[..., : self.plain])
+        y = self.head(hidden) + self.direct(features[..., : self.plain].astype(own, copy=False))
         naive = rules[..., :1]
         apart = np.maximum(np.minimum(rules - naive, FARTHEST), -FARTHEST)  # faster than clip
         n = self.rules
@@ -89,7 +91,8 @@ class _Block:
         self.bias = _array(convolved.conv.bias)
         self.log_decay = -np.logaddexp(0.0, -_array(mixer.decay.bias))  # logsigmoid
         self.order = mixer.expansion.order
-        self.coefficients = np.array([2**n / factorial(n) for n in range(self.order + 1)])  # Eq. 7
+        coefficients = [2**n / factorial(n) for n in range(self.order + 1)]  # Eq. 7
+        self.coefficients = np.array(coefficients, self.taps.dtype)
         self.names = {part: f"{name}.{part}" for part in ("conv", "s", "z", "shift", "log_decay")}
 
     def step(self, x: Array, state: Arrays, after: Arrays) -> Array:
@@ -128,7 +131,7 @@ class _Linear:
 class _Norm:
     def __init__(self, layer: Any) -> None:
         self.weight, self.bias, self.eps = _array(layer.weight), _array(layer.bias), layer.eps
-        self.mean = np.full((len(self.weight), 1), 1 / len(self.weight))
+        self.mean = np.full((len(self.weight), 1), 1 / len(self.weight), self.weight.dtype)
 
     def __call__(self, x: Array) -> Array:
         x = x - x @ self.mean  # faster than np.mean
@@ -139,7 +142,7 @@ class _Norm:
 
 def _powers(x: Array, order: int) -> Array:
     """Return x^n for n = 0..order: [..., order + 1]."""
-    powers = np.empty((*x.shape, order + 1))
+    powers = np.empty((*x.shape, order + 1), x.dtype)
     powers[..., 0] = 1.0
     powers[..., 1:] = x[..., None]
     result: Array = np.multiply.accumulate(powers, -1)
@@ -152,4 +155,4 @@ def _gelu(x: Array) -> Array:
 
 
 def _array(x: Tensor) -> Array:
-    return x.detach().cpu().double().numpy()
+    return x.detach().cpu().numpy()

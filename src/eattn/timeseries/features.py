@@ -29,7 +29,7 @@ Index = NDArray[np.int64]
 Features = NDArray[np.float32]
 PLAIN_RULES = ("last", "drift", "trend", "fast level", "slow level")
 SEASON_RULES = ("season", "season before", "profile", "shifted season", "scaled season")
-TOKEN_FEATURES = 6  # and three for each season
+TOKEN_FEATURES, SEASON_FEATURES = 6, 3  # of a token, and of each season in it
 STEP_FEATURES = 4  # functions of the step ahead
 FARTHEST = 1e4  # larger differences are clipped, in scales
 LONGEST_TREND = 200  # steps
@@ -50,7 +50,7 @@ def read_tokens(rows: Rows, at: Index, first: Index, seasons: Sequence[int]) -> 
     """Return what a forecaster reads at these times: [..., features]."""
     now, values = rows[at], rows[:, VALUE]
     value = now[..., VALUE]
-    x = np.empty((*at.shape, TOKEN_FEATURES + 3 * len(seasons)))
+    x = np.empty((*at.shape, TOKEN_FEATURES + SEASON_FEATURES * len(seasons)))
     x[..., 0] = value - values[np.maximum(at - 1, first)]
     x[..., 1] = value - now[..., FAST]
     x[..., 2] = value - now[..., SLOW]
@@ -58,7 +58,7 @@ def read_tokens(rows: Rows, at: Index, first: Index, seasons: Sequence[int]) -> 
     x[..., 4] = 0.1 * now[..., SLOW]
     x[..., 5] = now[..., MOVE]
     for season, m in enumerate(seasons):
-        start = TOKEN_FEATURES + 3 * season
+        start = TOKEN_FEATURES + SEASON_FEATURES * season
         x[..., start] = value - values[np.maximum(at - m, first)]
         x[..., start + 1] = values[np.maximum(at - m + 1, first)] - value
         level, profile = now[..., level_column(season)], now[..., profile_column(season)]

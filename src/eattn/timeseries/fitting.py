@@ -8,6 +8,7 @@ import numpy as np
 
 from eattn._checks import check_size
 from eattn.data.freq import times_after
+from eattn.models import QuantileForecaster
 from eattn.timeseries import training
 from eattn.timeseries.calendar import calendar_columns, usual_seasons, varying_fields
 from eattn.timeseries.calibration import Calibration, all_levels, check_quantiles
@@ -16,6 +17,7 @@ from eattn.timeseries.covariates import Covariates
 from eattn.timeseries.features import STEP_FEATURES, rule_names
 from eattn.timeseries.inputs import Columns, TimeSeries
 from eattn.timeseries.predictor import Predictor
+from eattn.timeseries.pretrained import adapt, load_pretrained
 from eattn.timeseries.tracking import Track
 from eattn.timeseries.windows import (
     MIN_PAST,
@@ -25,10 +27,12 @@ from eattn.timeseries.windows import (
     validation_sizes,
     validation_windows,
 )
-from eattn.train import History
+from eattn.train import History, isolated
+from eattn.train.optim import choose_device
 
 VALIDATION_WINDOWS = 2048  # that choose between the model and simple forecasts
-ENCODER = {"norm": "pre", "short_conv": 4}
+DEFAULTS: Mapping[str, Any] = {"mixer": "ea-6+decay", "dim": 64, "depth": 1}  # not pretrained
+ZERO_SHOT, FINE_TUNED, TRAINED = "zero-shot", "fine-tuned", "trained"  # names of models
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class Fit:
 
     predictor: Predictor
     design: dict[str, Any]  # arguments of the model
-    history: History
+    history: History | None  # None without training
     choice: Choice
     seed: int
     tracks: Sequence[Track]  # of the series after their last value
@@ -46,40 +50,61 @@ class Fit:
 def fit_forecaster(
     series: Sequence[TimeSeries], columns: Columns, params: Mapping[str, Any], *, progress: bool
 ) -> Fit:
-    """Fit a forecaster with these parameters to series with a row for every step."""
-    check_varies(series)
+    """Fit a forecaster with these parameters to series with a row for every step.
+
+    Pretrained weights are trained further only if that is asked for, or if there are covariates,
+    which they do not know.
+    """
     horizon, lengths = params["horizon"], np.array([len(s) for s in series])
+    base = None if params["pretrained"] is None else load_pretrained(params["pretrained"])
     seasons = choose_seasons(params["season_length"], series)
-    fields = varying_fields(s.ds for s in series)
     covariates = Covariates.fit(series, columns, params["holidays"])
+    trains = base is None or params["finetune_steps"] > 0 or training.has_covariates(params)
+    fields = varying_fields(s.ds for s in series) if trains else ()
     table = make_table(series, fields, covariates, seasons=seasons, horizon=horizon)
     sizes = validation_sizes(lengths, horizon, params["validation_fraction"])
     seed = training.seed_of(params["random_state"])
-    windows = TrainingWindows(table, lengths - sizes, seed)
-    if not len(windows):
-        raise ValueError(
-            f"the longest series has {lengths.max()} values, but training needs at least"
-            f" {MIN_PAST + 1}"
-        )
-    config = training.forecaster_config(params, len(windows), seed)
     levels = all_levels(check_quantiles(params["quantiles"]))
-    design = {name: params[name] for name in ("mixer", "dim", "depth", "heads", "dropout")}
-    design |= ENCODER | {
+    inputs = {
         "tokens": table.tokens.shape[1],
-        "rules": len(rule_names(seasons)),
         "features": STEP_FEATURES + table.known.shape[1],
-        "plain": STEP_FEATURES,
         "levels": list(levels),
-        "ffn": 2 * params["dim"],
     }
+    design = _encoder(params) if base is None else dict(base.design)
+    design |= inputs | {"rules": len(rule_names(seasons)), "plain": STEP_FEATURES}
+    with isolated(seed):
+        model = QuantileForecaster(**design)
+    if base is not None:
+        model.load_state_dict(adapt(base.weights, seasons=len(seasons), **inputs))
+    model.to(choose_device(model, params["device"]))
     validation = validation_windows(table, sizes, max(2, VALIDATION_WINDOWS // len(series)))
-    model, history = training.train_forecaster(
-        windows, validation, design, config, progress=progress
-    )
+    name, history = ZERO_SHOT, None
+    if trains:
+        check_varies(series)
+        windows = TrainingWindows(table, lengths - sizes, seed)
+        if not len(windows):
+            raise ValueError(
+                f"the longest series has {lengths.max()} values, but training needs at least"
+                f" {MIN_PAST + 1}"
+            )
+        config = training.forecaster_config(params, len(windows), seed)
+        parts = (model, windows, validation, config)
+        if base is None:
+            name, history = TRAINED, training.train_forecaster(*parts, progress=progress)
+        else:
+            history, share = training.finetune_forecaster(*parts, progress=progress)
+            name = FINE_TUNED if share else ZERO_SHOT
     calibration = Calibration(levels, horizon)
-    choice = choose(model.eval(), validation, calibration, len(series))
+    choice = choose(model.eval(), validation, calibration, len(series), name=name)
     predictor = Predictor(model, fields, seasons, calibration, covariates)
     return Fit(predictor, design, history, choice, seed, table.tracks)
+
+
+def _encoder(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the design of an encoder without pretrained weights."""
+    given = {name: params[name] for name in DEFAULTS if params[name] is not None}
+    design = {**DEFAULTS, **given, "heads": params["heads"], "dropout": params["dropout"]}
+    return design | {"norm": "pre", "short_conv": 4, "ffn": 2 * design["dim"]}
 
 
 def make_table(

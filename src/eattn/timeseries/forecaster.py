@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -41,6 +41,7 @@ from eattn.timeseries.inputs import (
 )
 from eattn.timeseries.metrics import mase, season_length, seasonal_scale
 from eattn.timeseries.predictor import SeriesState
+from eattn.timeseries.pretrained import load_pretrained
 from eattn.timeseries.tracking import Track
 from eattn.train import History
 
@@ -58,8 +59,9 @@ class EAForecaster(BaseEstimator):
 
     A causal encoder reads each series into a state of constant size. From the state, and from what
     is known about a step ahead (earlier seasons, calendar, covariates), the model predicts the
-    quantiles of all steps at once; the forecast is the median. It learns to correct simple
-    forecasts such as the value one season ago, so it does not need long series.
+    quantiles of all steps at once; the forecast is the median. It corrects simple forecasts such
+    as the value one season ago, so it does not need long series. By default its weights are
+    pretrained on synthetic series, and `fit` only reads the history.
 
     Times must be evenly spaced, but rows may be missing and in any order. Times may have a zone;
     forecasts come back in the zone of the history, and steps of a day or more follow its local
@@ -71,8 +73,16 @@ class EAForecaster(BaseEstimator):
     ----------
     horizon : int, default 12
         Number of steps to forecast. `predict` continues a longer forecast from its own medians.
-    mixer : str, default "ea-6+decay"
-        Name of a causal mixer; see `eattn.nn.make_mixer`.
+    mixer : str, optional
+        Name of a causal mixer, by default "ea-6+decay"; see `eattn.nn.make_mixer`. Needs
+        `pretrained=None`.
+    pretrained : str or None, default "small"
+        Weights to start from: "small", or a file of `paper.beyond.pretraining`. None trains a new
+        model.
+    finetune_steps : int, default 0
+        Number of steps to train pretrained weights further. With covariates or holidays, which
+        they do not know, 0 stands for a number that depends on the amount of data. Only as much of
+        the change is kept as is better on the validation part.
     quantiles : sequence of float, optional
         Levels such as (0.1, 0.9), which add columns EAForecaster-q10 and so on. They are trained in
         addition to 0.1, 0.2, ..., 0.9 and calibrated on the validation part. `update` keeps
@@ -96,20 +106,21 @@ class EAForecaster(BaseEstimator):
     lower : float, optional
         Lower bound of all forecasts; by default 0 for series of counts until a value is negative,
         and none for others.
-    dim : int, default 64
-        Number of channels in the model.
-    depth : int, default 1
-        Number of Transformer blocks.
+    dim : int, optional
+        Number of channels in the model, by default 64. Needs `pretrained=None`.
+    depth : int, optional
+        Number of Transformer blocks, by default 1. Needs `pretrained=None`.
     heads : int, default 4
         Number of heads, for mixers that have heads.
     dropout : float, default 0.1
         Dropout probability.
     epochs : int, optional
-        Number of epochs; by default the number of steps depends on the amount of data.
+        Number of epochs; by default the number of steps depends on the amount of data. Needs
+        `pretrained=None`.
     batch_size : int, default 32
         Number of windows per step.
-    lr : float, default 1.5e-3
-        Learning rate.
+    lr : float, optional
+        Learning rate; by default 1.5e-3, and 5e-4 for pretrained weights without covariates.
     weight_decay : float, default 0.05
         Weight decay.
     validation_fraction : float, default 0.2
@@ -136,7 +147,8 @@ class EAForecaster(BaseEstimator):
     ----------
     fit_report_ : DataFrame
         Column unique_id, the choice for each series, and the mean pinball loss of the model and of
-        each simple forecast on its validation part, relative to its scale; NaN without one.
+        each simple forecast on its validation part, relative to its scale; NaN without one. The
+        model is called "zero-shot", "fine-tuned" or, without pretrained weights, "trained".
     candidates_ : tuple of Candidate
         The model and the simple forecasts, each with the calibration of its quantiles.
     chosen_ : dict of int
@@ -151,7 +163,7 @@ class EAForecaster(BaseEstimator):
     series_ : list of TimeSeries or None
         History of `fit` or `with_history`; None after `load`.
     history_ : History or None
-        Metrics of training; None after `load`.
+        Metrics of training; None without training and after `load`.
     levels_ : tuple of float
         Levels of `quantiles` in ascending order.
     freq_ : str or int
@@ -162,14 +174,16 @@ class EAForecaster(BaseEstimator):
     Examples
     --------
     >>> y = np.sin(np.arange(120) / 3)
-    >>> model = EAForecaster(horizon=6, dim=16, depth=1, epochs=2).fit(y)
+    >>> model = EAForecaster(horizon=6).fit(y)
     >>> model.predict().columns.tolist(), len(model.update(y[:3]).predict(horizon=9))
     (['unique_id', 'ds', 'EAForecaster'], 9)
     """
 
     horizon: int = 12
-    mixer: str = "ea-6+decay"
+    mixer: str | None = None
     _: KW_ONLY
+    pretrained: str | None = "small"
+    finetune_steps: int = 0
     quantiles: Sequence[float] | None = None
     freq: str | int | None = None
     season_length: int | Sequence[int] | None = None
@@ -178,13 +192,13 @@ class EAForecaster(BaseEstimator):
     stat_exog_list: Sequence[str] | None = None
     holidays: str | None = None
     lower: float | None = None
-    dim: int = 64
-    depth: int = 1
+    dim: int | None = None
+    depth: int | None = None
     heads: int = 4
     dropout: float = 0.1
     epochs: int | None = None
     batch_size: int = 32
-    lr: float = 1.5e-3
+    lr: float | None = None
     weight_decay: float = 0.05
     validation_fraction: float = 0.2
     patience: int | None = 8
@@ -714,13 +728,8 @@ class EAForecaster(BaseEstimator):
         """Return the checked parameters."""
         params = store.plain_params(self)
         check_size("horizon", params["horizon"])
-        check_mixer(params["mixer"])
+        _check_pretrained(params)
         check_quantiles(params["quantiles"])
-        if params["mixer"] == "aft":
-            raise ValueError(
-                "mixer 'aft' has a fixed number of positions, but series may have any length;"
-                " choose another mixer"
-            )
         if params["freq"] is not None:
             check_freq(params["freq"])
         if params["lower"] is not None:
@@ -734,6 +743,29 @@ class EAForecaster(BaseEstimator):
         self._columns()
         training.forecaster_config(params, 1, training.seed_of(params["random_state"]))
         return params
+
+
+def _check_pretrained(params: Mapping[str, Any]) -> None:
+    """Check the parameters that pretrained weights exclude, and those that need them."""
+    if params["pretrained"] is not None:
+        load_pretrained(params["pretrained"])
+        for name in ("mixer", "dim", "depth", "epochs"):
+            if params[name] is not None:
+                raise ValueError(
+                    f"{name} cannot be set for pretrained weights: use pretrained=None"
+                    " (--pretrained none) to train a new model, or finetune_steps"
+                    " (--finetune-steps) to train them further"
+                )
+        check_number("finetune_steps", params["finetune_steps"], least=0)
+    elif params["finetune_steps"]:
+        raise ValueError("finetune_steps needs pretrained weights: set epochs instead")
+    elif params["mixer"] is not None:
+        check_mixer(params["mixer"])
+        if params["mixer"] == "aft":
+            raise ValueError(
+                "mixer 'aft' has a fixed number of positions, but series may have any length;"
+                " choose another mixer"
+            )
 
 
 def _scale(series: TimeSeries, length: int) -> float:

@@ -445,6 +445,8 @@ def _named(series: TimeSeries) -> TimeSeries:
 
 def _common_freq(series: Sequence[TimeSeries]) -> Freq:
     if all(len(s) == 1 for s in series):
+        if not isinstance(series[0].ds, pd.DatetimeIndex):
+            return 1  # numbers of rows
         raise ValueError(
             f"series {series[0].unique_id!r} has only one row, so its frequency cannot be inferred;"
             " add rows or set freq"

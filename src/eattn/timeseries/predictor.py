@@ -229,8 +229,8 @@ class Predictor:
     def _read(self, tokens: Known, state: Arrays) -> tuple[Array, Arrays]:
         """Read tokens [B, n, T]; return the outputs of the encoder [B, n, D] and its state."""
         if self._fast is not None and state and tokens.shape[1] == 1:
-            y, after = self._fast.step(tokens[:, 0].astype(np.float64), state)
-            return y[:, None], after
+            y, after = self._fast.step(tokens[:, 0], state)
+            return y[:, None].astype(np.float64, copy=False), after
         like = next(self.model.parameters())
         x = torch.from_numpy(tokens).to(like)
         encoder = from_arrays(self._example, state, like) if state else None
@@ -417,16 +417,20 @@ class Predictor:
 
     def _known(self, states: Sequence[SeriesState], new: Sequence[NewRows]) -> Known:
         """Return what is known in advance about equally many rows of series: [B, n, columns]."""
-        parts = [_batch([rows.futr for rows in new])] if self.covariates.futr_width else []
-        if self.fields or not parts:
+        count, parts = len(new[0].ds), []
+        if self.fields:
             # Equal times may have different zones.
             keys = [(rows.ds[0], getattr(rows.ds, "tz", None)) for rows in new]
             found = {key: rows.ds for key, rows in zip(keys, new, strict=True)}
             columns = {key: self.ahead.columns(times) for key, times in found.items()}
-            parts.insert(0, _batch([columns[key] for key in keys]))
+            parts.append(_batch([columns[key] for key in keys]))
+        if self.covariates.futr_width:
+            parts.append(_batch([rows.futr for rows in new]))
         if len(states[0].stat):
             static = _batch([state.stat for state in states])
-            parts.append(np.repeat(static[:, None], parts[0].shape[1], 1))
+            parts.append(np.repeat(static[:, None], count, 1))
+        if not parts:
+            return np.empty((len(new), count, 0), np.float32)
         return np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
 
 

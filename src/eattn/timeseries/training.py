@@ -19,6 +19,7 @@ from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isol
 
 CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # minimum, unless `epochs` is set
 EPOCHS, STEPS = 20, (200, 1000)  # of a forecaster: at least and at most so many steps
+NEW_LR, TUNED_LR = 1.5e-3, 5e-4  # of new weights or covariates, and of pretrained weights alone
 EVALUATIONS = 20  # of a forecaster
 VALIDATION_WINDOWS = 256  # windows per evaluation
 DIRECT_STEPS, DIRECT_LR = 150, 0.02
@@ -132,6 +133,12 @@ def _collate(samples: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor
 # ---- forecaster ----
 
 
+def has_covariates(params: Mapping[str, Any]) -> bool:
+    """Return whether there are inputs that pretrained weights do not know."""
+    names = ("futr_exog_list", "hist_exog_list", "stat_exog_list", "holidays")
+    return any(params[name] for name in names)
+
+
 def forecaster_config(params: Mapping[str, Any], windows: int, seed: int) -> TrainConfig:
     """Return the training configuration for this number of windows."""
     epochs, batch_size = params["epochs"], check_size("batch_size", params["batch_size"])
@@ -139,12 +146,17 @@ def forecaster_config(params: Mapping[str, Any], windows: int, seed: int) -> Tra
         check_size("epochs", epochs)
     per_epoch = -(-windows // batch_size)
     steps = int(np.clip(EPOCHS * per_epoch, *STEPS)) if epochs is None else epochs * per_epoch
-    length: dict[str, Any] = dict(max_steps=steps, evaluate_every=max(steps // EVALUATIONS, 1))
-    names = ("batch_size", "lr", "weight_decay", "patience", "device", "checkpoint")
+    steps, lr = params["finetune_steps"] or steps, params["lr"]
+    if lr is None:
+        known = params["pretrained"] is not None and not has_covariates(params)
+        lr = TUNED_LR if known else NEW_LR
+    names = ("batch_size", "weight_decay", "patience", "device", "checkpoint")
     return TrainConfig(
         **{name: params[name] for name in names},
+        lr=lr,
         epochs=None,
-        **length,
+        max_steps=steps,
+        evaluate_every=max(steps // EVALUATIONS, 1),
         betas=(0.9, 0.99),
         schedule="cosine",
         warmup=0.1,
@@ -155,25 +167,61 @@ def forecaster_config(params: Mapping[str, Any], windows: int, seed: int) -> Tra
 
 
 def train_forecaster(
+    model: QuantileForecaster,
     windows: TrainingWindows,
     validation: ForecastWindows,
-    design: Mapping[str, Any],
     config: TrainConfig,
     *,
     progress: bool,
-) -> tuple[QuantileForecaster, History]:
-    """Train a `QuantileForecaster(**design)`; the best weights on the validation windows are kept.
+) -> History:
+    """Train a new model; the best weights on the validation windows are kept.
 
     First only the direct path is trained: a constant mixture of simple forecasts, for which short
     series suffice. Both paths are then scaled down as far as that is better on the validation
     windows, down to the seasonal naive forecast.
     """
-    with isolated(config.seed):
-        model = QuantileForecaster(**design)
     chosen = validation.some(VALIDATION_WINDOWS)
     train_direct(model, windows, config)
-    before = _shrink(model, model.direct.weight, chosen)
-    direct = {name: x.clone() for name, x in model.state_dict().items()}
+    _, before = _shrink(model, {"direct.weight": torch.zeros_like(model.direct.weight)}, chosen)
+    direct = _weights(model)
+    history = _train_all(model, windows, chosen, config, progress=progress)
+    _, after = _shrink(model, {"head.weight": torch.zeros_like(model.head.weight)}, chosen)
+    if after > before:
+        model.load_state_dict(direct)
+    return history
+
+
+def finetune_forecaster(
+    model: QuantileForecaster,
+    windows: TrainingWindows,
+    validation: ForecastWindows,
+    config: TrainConfig,
+    *,
+    progress: bool,
+) -> tuple[History, float]:
+    """Train pretrained weights further; return the share of the change that was kept.
+
+    The rest is undone because the forecasts of the validation windows are as good without it.
+    """
+    chosen, before = validation.some(VALIDATION_WINDOWS), _weights(model)
+    history = _train_all(model, windows, chosen, config, progress=progress)
+    share, _ = _shrink(model, before, chosen)
+    return history, share
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in model.state_dict().items()}
+
+
+def _train_all(
+    model: QuantileForecaster,
+    windows: TrainingWindows,
+    chosen: ForecastWindows,
+    config: TrainConfig,
+    *,
+    progress: bool,
+) -> History:
+    """Train all weights."""
     task = Task(windows, window_loss, data=_digest([torch.from_numpy(windows.table.values)]))
     if len(chosen):
         task = replace(
@@ -184,26 +232,30 @@ def train_forecaster(
         )
     else:
         config = replace(config, patience=None)
-    history = train(model, task, config, progress=progress)
-    if _shrink(model, model.head.weight, chosen) > before:
-        model.load_state_dict(direct)
-    return model, history
+    return train(model, task, config, progress=progress)
 
 
 @torch.no_grad()
-def _shrink(model: QuantileForecaster, weight: Tensor, windows: ForecastWindows) -> float:
-    """Scale a weight by one of SHARES and return its loss on the validation windows.
+def _shrink(
+    model: QuantileForecaster, before: Mapping[str, Tensor], windows: ForecastWindows
+) -> tuple[float, float]:
+    """Undo a part of the change since the weights `before`; return the other part and its loss.
 
-    It is the smallest share that is about as good as the best: few windows decide little.
+    That is the smallest of SHARES that is about as good as the best: few windows decide little.
     """
-    full, losses = weight.clone(), []
+    after, losses = _weights(model), []
+
+    def blend(share: float) -> None:
+        mixed = {n: torch.lerp(x.to(after[n]), after[n], share) for n, x in before.items()}
+        model.load_state_dict(after | mixed)
+
     for share in SHARES if len(windows) else (1.0,):
-        weight.copy_(share * full)
+        blend(share)
         losses.append(_mean_loss(model, windows))
     enough = min(losses) * (1 + 1 / max(len(windows), 1))
     share, loss = [each for each in zip(SHARES, losses, strict=False) if each[1] <= enough][-1]
-    weight.copy_(share * full)
-    return loss
+    blend(share)
+    return share, loss
 
 
 def train_direct(model: QuantileForecaster, windows: TrainingWindows, config: TrainConfig) -> None:
