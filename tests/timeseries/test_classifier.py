@@ -20,6 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 from eattn.data import load_classification
 from eattn.nn import MIXERS
 from eattn.timeseries import EAClassifier
+from eattn.timeseries.arrays import pad, to_tensors
 from eattn.timeseries.store import ModelError, save
 from eattn.timeseries.training import classifier_config
 
@@ -281,8 +282,10 @@ def test_invalid_series_raise(fitted):
         (dict(dim=0), "dim must be at least 1"),
         (dict(epochs=0), "epochs must be at least 1"),
         (dict(lr=-1.0), "lr must be above 0"),
-        (dict(pooling="sum"), "pooling must be one of"),
-        (dict(embed="fourier"), "embed must be one of"),
+        (dict(causal=1), "causal must be a bool, got int"),
+        (dict(ensemble=0), "ensemble must be at least 1"),
+        (dict(label_smoothing=1.0), "label_smoothing must be at least 0 and below 1"),
+        (dict(causal=True, stride=2), "stride must be 1 for a causal model, got 2"),
         (dict(validation_fraction=1.0), "validation_fraction must be at least 0 and below 1"),
         (dict(class_weight="rare"), "class_weight must be a dict, 'balanced' or None, got 'rare'"),
         (dict(class_weight={"slow": -1}), "class_weight must have finite weights >= 0"),
@@ -319,30 +322,72 @@ def test_seed_determines_result_and_global_state_is_kept(tmp_path):
     assert not np.array_equal(proba(None), proba(None))
 
 
-def test_patch_and_embedding_follow_the_length():
+def test_stride_and_kernels_follow_the_length():
     X, y = np.random.default_rng(0).normal(size=(4, 1, 300)), [0, 1, 0, 1]
     design = EAClassifier(**TINY).fit(X, y).design_
-    assert (design["patch"], design["embed"], design["ffn"]) == (3, "linear", 16)
-    design = EAClassifier(**TINY).fit(X[..., :128], y).design_
-    assert (design["patch"], design["embed"]) == (1, "conv")
-    design = EAClassifier(**TINY, patch=np.int64(7), embed="conv", ffn=5).fit(X, y).design_
-    assert (design["patch"], design["embed"], design["ffn"]) == (7, "conv", 5)
+    assert design["network"]["stride"] == 3
+    assert design["kernels"]["dilations"] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert design["kernels"]["thresholds"] == 2
+    assert EAClassifier(**TINY).fit(X[..., :128], y).design_["network"]["stride"] == 1
+    classifier = EAClassifier(**TINY, stride=np.int64(7), kernels=False, ensemble=2).fit(X, y)
+    assert classifier.design_["network"]["stride"] == 7
+    assert classifier.model_.kernels is None
+    assert len(classifier.model_.networks) == len(classifier.histories_) == 2
+
+
+@pytest.mark.parametrize("options", [{}, dict(depth=0), dict(mixer="gru"), dict(ensemble=2)])
+def test_stream_gives_the_probabilities_of_every_prefix(options):
+    X, y = array(20)
+    X[0, 0, 5] = np.nan
+    classifier = EAClassifier(**TINY | options, causal=True).fit(X, y)
+    first, state = classifier.predict_stream(X[:4, :, :7])
+    rest, after = classifier.predict_stream(X[:4, :, 7:], state)
+    proba = np.concatenate([first, rest], 1)
+    assert proba.shape == (4, 16, 2)
+    for end in (1, 7, 8, 16):
+        expected = classifier.predict_proba(list(X[:4, :, :end]))
+        assert_allclose(proba[:, end - 1], expected, atol=1e-5)
+    sizes = [sum(each.nbytes for each in either) for either in (state, after)]
+    assert sizes[0] == sizes[1]
+
+
+def test_stream_needs_a_causal_classifier_and_samples(fitted):
+    with pytest.raises(ValueError, match="predict_stream needs a classifier with causal=True"):
+        fitted.predict_stream(np.zeros((1, 2, 3)))
+    X, y = array(8)
+    classifier = EAClassifier(**TINY, causal=True).fit(X, y)
+    with pytest.raises(ValueError, match=r"at least one sample, got shape \(1, 2, 0\)"):
+        classifier.predict_stream(np.zeros((1, 2, 0)))
+    with pytest.raises(ValueError, match="X must have 2 channels as in fit, got 3"):
+        classifier.predict_stream(np.zeros((1, 3, 4)))
+
+
+def test_ensemble_averages_networks_and_kernels():
+    X, y = array(20)
+    both = EAClassifier(**TINY, ensemble=2).fit(X, y)
+    alone = EAClassifier(**TINY, kernels=False).fit(X, y)
+    other = EAClassifier(**TINY, kernels=False, random_state=1).fit(X, y)
+    x, _ = pad(to_tensors(X, both.scaler_, flag_missing=False))
+    with torch.no_grad():
+        kernels = both.model_.kernels(x).double().softmax(-1)
+    networks = (alone.predict_proba(X) + other.predict_proba(X)) / 2
+    assert_allclose(both.predict_proba(X), (networks + kernels.numpy()) / 2, atol=1e-5)
 
 
 def test_small_data_is_trained_for_more_epochs():
     params = EAClassifier(**TINY | {"epochs": None}).get_params()
-    assert [classifier_config(params, samples).epochs for samples in (4, 1000)] == [600, 60]
+    assert [classifier_config(params, samples).epochs for samples in (4, 1000)] == [400, 30]
 
 
 def test_best_epoch_is_kept_if_validated():
     X, y = waves(60)
-    history = EAClassifier(**SMALL | {"epochs": 10}, patience=2).fit(X, y).history_
+    options = dict(validation_fraction=0.2, kernels=False)
+    history = EAClassifier(**SMALL | {"epochs": 10}, patience=2, **options).fit(X, y).history_
     losses = [row.metrics["val_loss"] for row in history.rows]
     assert history.best == history.rows[int(np.argmin(losses))]
-    assert EAClassifier(**TINY, validation_fraction=0).fit(X, y).history_.best is None
-    assert (
-        EAClassifier(**TINY).fit(X[:40], y[:40]).history_.best is None
-    )  # 8 validation samples are too few
+    assert EAClassifier(**TINY, kernels=False).fit(X, y).history_.best is None
+    few = EAClassifier(**TINY, **options).fit(X[:40], y[:40])
+    assert few.history_.best is None  # 8 validation samples are too few
 
 
 def test_scikit_learn_tools_work():
@@ -366,11 +411,11 @@ def test_aeon_estimator_checks_pass():
     assert set(outcome.values()) == {"PASSED"}
 
 
-@pytest.mark.parametrize("pooling", ["flatten", "mean"])
-def test_loaded_model_predicts_the_same_bits(tmp_path, pooling):
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(ensemble=2)], ids=str)
+def test_loaded_model_predicts_the_same_bits(tmp_path, options):
     X, y = waves(30)
     X[3][0, 5] = np.nan
-    classifier = EAClassifier(**TINY, pooling=pooling, random_state=np.random.RandomState(1))
+    classifier = EAClassifier(**TINY, **options, random_state=np.random.RandomState(1))
     classifier.fit(X, y).save(tmp_path / "model")
     loaded = EAClassifier.load(tmp_path / "model")
     longer = waves(6, longest=50)[0]
@@ -384,7 +429,7 @@ def test_loaded_model_predicts_the_same_bits(tmp_path, pooling):
         again = (tmp_path / "again" / name).read_bytes()
         assert again == (tmp_path / "model" / name).read_bytes()
     assert_array_equal(clone(loaded).fit(X, y).predict_proba(X), classifier.predict_proba(X))
-    loaded.set_params(dim=4, patch=3)  # for the next fit only
+    loaded.set_params(dim=4, depth=3)  # for the next fit only
     assert_array_equal(loaded.predict(X), classifier.predict(X))
 
 

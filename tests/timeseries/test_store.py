@@ -106,7 +106,7 @@ CORRUPTIONS = {
     "no kind": (lambda f: rewrite(f, kind=None), "missing or was changed"),
     "a bit": (flip, r"weights\.safetensors is corrupt: its checksum"),
     "truncated": (lambda f: os.truncate(f / WEIGHTS, 9), r"weights\.safetensors is corrupt"),
-    "newer": (lambda f: rewrite(f, format=4, eattn="7.1"), "reads up to 3; upgrade eattn.*7.1"),
+    "newer": (lambda f: rewrite(f, format=5, eattn="7.1"), "reads up to 4; upgrade eattn.*7.1"),
 }
 
 

@@ -31,14 +31,20 @@ def to_tensors(X: Iterable[Sample], scaler: Scaler, *, flag_missing: bool) -> li
     `flag_missing` adds one channel per channel, with 1 for observed and 0 for missing values. Time
     points before the first and after the last observation are dropped.
     """
-    tensors = []
-    for sample in map(trim, X):
-        missing = np.isnan(sample)
-        x = np.where(missing, 0.0, scaler.transform(sample))
-        if flag_missing:
-            x = np.concatenate([x, ~missing])
-        tensors.append(torch.from_numpy(np.ascontiguousarray(x.T, dtype=np.float32)))
-    return tensors
+    return [_to_tensor(sample, scaler, flag_missing) for sample in map(trim, X)]
+
+
+def to_batch(X: Iterable[Sample], scaler: Scaler, *, flag_missing: bool) -> Tensor:
+    """Return series of equal length as `to_tensors` does, but whole: [samples, length, channels]."""
+    return torch.stack([_to_tensor(sample, scaler, flag_missing) for sample in X])
+
+
+def _to_tensor(sample: Sample, scaler: Scaler, flag_missing: bool) -> Tensor:
+    missing = np.isnan(sample)
+    x = np.where(missing, 0.0, scaler.transform(sample))
+    if flag_missing:
+        x = np.concatenate([x, ~missing])
+    return torch.from_numpy(np.ascontiguousarray(x.T, dtype=np.float32))
 
 
 def trim(sample: Sample) -> Sample:

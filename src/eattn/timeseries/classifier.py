@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eattn._checks import check_number
+from eattn._checks import check_bool, check_number, check_size
+from eattn.models.random_kernels import KERNELS, SOURCES, choose_dilations
+from eattn.models.shape_classifier import ShapeState
 from eattn.nn import check_mixer
 from eattn.timeseries import arrays, store, training
 from eattn.timeseries.arrays import Sample
@@ -25,17 +27,24 @@ except ModuleNotFoundError as error:
         'EAClassifier needs the package aeon: pip install "eattn[timeseries]"'
     ) from error
 
-MAX_TOKENS = 128  # largest number of tokens, unless `patch` is set
-DESIGN = ("mixer", "dim", "depth", "heads", "dropout", "norm", "pooling", "positions")
+MAX_TOKENS = 128  # largest number of tokens, unless `stride` is set or `causal`
+FEATURES = 4000  # of the kernels, approximately
+StreamState = tuple[ShapeState, ...]
+NETWORK = ("mixer", "dim", "depth", "heads", "ffn", "dropout", "causal")
 
 
 @dataclass(eq=False, repr=False)
 class EAClassifier(BaseClassifier):
-    """Time-series classifier with a Transformer encoder, for scikit-learn and aeon.
+    """Time-series classifier for scikit-learn and aeon.
+
+    The probabilities are the mean of two classifiers: a network with a convolutional stem and
+    element-wise attention (`eattn.models.ShapeClassifier`), and ridge regression on the outputs of
+    fixed convolutions (`eattn.models.KernelClassifier`).
 
     Series may have any number of channels, unequal lengths and missing values. Channels are
     standardised with the mean and standard deviation of the training data. A series longer than
-    every training series is split, and the probabilities of its pieces are averaged.
+    every training series is split, and the probabilities of its pieces are averaged. With
+    `causal=True`, `predict_stream` classifies streams of any length after every sample.
 
     `fit`, `predict`, `predict_proba` and `score` are those of aeon's `BaseClassifier`. They accept
     X as an array [samples, channels, length], an array [samples, length] for one channel, or a
@@ -47,43 +56,47 @@ class EAClassifier(BaseClassifier):
     ----------
     mixer : str, default "ea-6"
         Name of the mixer; see `eattn.nn.make_mixer`.
-    dim : int, default 128
-        Number of channels in the model.
-    depth : int, default 3
-        Number of Transformer blocks.
+    dim : int, default 64
+        Number of channels in the network.
+    depth : int, default 2
+        Number of Transformer blocks; 0 for a purely convolutional network.
     heads : int, default 8
         Number of heads, for mixers that have heads.
     ffn : int, optional
         Width of the feed-forward layers; by default 2 dim.
-    dropout : float, default 0.1
-        Dropout probability.
-    norm : {"post", "pre"}, default "post"
-        Position of the normalisation in a block.
-    patch : int, optional
-        Number of time points per token; by default the smallest that gives at most 128 tokens.
-    embed : {"conv", "linear"}, optional
-        Embedding of the tokens; by default "conv" if patch is 1, otherwise "linear".
-    pooling : {"flatten", "mean", "max", "last"}, default "flatten"
-        Pooling of the tokens before the output layer.
-    positions : bool, default True
-        Add position embeddings.
+    dropout : float, default 0.0
+        Dropout probability in the blocks.
+    stride : int, optional
+        Number of time points per token; by default the smallest that gives at most 128 tokens, or
+        1 if `causal`.
+    causal : bool, default False
+        Read only earlier samples, so that `predict_stream` can classify streams. There are no
+        kernels then.
+    kernels : bool, default True
+        Average the network's probabilities with those of the fixed convolutions.
+    ensemble : int, default 1
+        Number of networks, trained one after the other with different seeds.
     epochs : int, optional
-        Number of epochs; by default 60, or as many as make at least 600 steps.
+        Number of epochs; by default 30, or as many as make at least 400 steps.
     batch_size : int, default 16
         Number of series per step.
-    optimizer : str, default "radam"
+    optimizer : str, default "adamw"
         Name of the optimizer, as in `eattn.train.TrainConfig`.
-    lr : float, default 1e-3
-        Learning rate.
-    weight_decay : float, default 0.01
+    lr : float, default 2e-3
+        Learning rate, after a warmup over a tenth of the steps.
+    weight_decay : float, default 0.05
         Weight decay.
     schedule : str, default "cosine"
         Learning-rate schedule, as in `eattn.train.TrainConfig`.
     clip : float or None, default 1.0
         Largest norm of the gradient.
-    validation_fraction : float, default 0.2
-        Fraction of each class used for validation, which selects the best epoch. With 0, or if
-        the fraction has fewer than 10 samples, the model is trained on all samples.
+    label_smoothing : float, default 0.1
+        Share of the target probability that is spread over all classes.
+    augment : bool, default True
+        Warp, slice and scale training series at random, and add noise.
+    validation_fraction : float, default 0.0
+        Fraction of each class used for validation, which selects the best epoch of a network.
+        With 0, or if the fraction has fewer than 10 samples, networks train on all samples.
     patience : int or None, default 20
         Stop after this many epochs without improvement on the validation samples.
     class_weight : dict, "balanced" or None, default None
@@ -102,10 +115,12 @@ class EAClassifier(BaseClassifier):
     ----------
     classes_ : array, shape (classes,)
         Labels.
-    model_ : SequenceClassifier
+    model_ : ClassifierEnsemble
         Trained model.
     history_ : History or None
-        Metrics of training; None after `load`.
+        Metrics of training of the first network; None after `load`.
+    histories_ : list of History
+        Metrics of training of each network; empty after `load`.
     scaler_ : Scaler
         Mean and standard deviation of the channels.
     flag_missing_ : bool
@@ -134,24 +149,25 @@ class EAClassifier(BaseClassifier):
 
     mixer: str = "ea-6"
     _: KW_ONLY
-    dim: int = 128
-    depth: int = 3
+    dim: int = 64
+    depth: int = 2
     heads: int = 8
     ffn: int | None = None
-    dropout: float = 0.1
-    norm: str = "post"
-    patch: int | None = None
-    embed: str | None = None
-    pooling: str = "flatten"
-    positions: bool = True
+    dropout: float = 0.0
+    stride: int | None = None
+    causal: bool = False
+    kernels: bool = True
+    ensemble: int = 1
     epochs: int | None = None
     batch_size: int = 16
-    optimizer: str = "radam"
-    lr: float = 1e-3
-    weight_decay: float = 0.01
+    optimizer: str = "adamw"
+    lr: float = 2e-3
+    weight_decay: float = 0.05
     schedule: str = "cosine"
     clip: float | None = 1.0
-    validation_fraction: float = 0.2
+    label_smoothing: float = 0.1
+    augment: bool = True
+    validation_fraction: float = 0.0
     patience: int | None = 20
     class_weight: Mapping[Any, float] | str | None = None
     device: str = "auto"
@@ -197,6 +213,57 @@ class EAClassifier(BaseClassifier):
         found: float = super(EAClassifier, other).score(X, y, metric, use_proba, metric_params)
         return found
 
+    def predict_stream(
+        self, X: NDArray[Any], state: StreamState | None = None
+    ) -> tuple[NDArray[np.float64], StreamState]:
+        """Classify streams after every new sample, from a state of constant size.
+
+        Requires `causal=True`. Leading samples that are NaN in all channels count as samples.
+
+        Parameters
+        ----------
+        X : array, shape (streams, channels, length)
+            Next samples of each stream; NaN for missing values.
+        state : tuple of ShapeState, optional
+            State after the samples before; None for new streams.
+
+        Returns
+        -------
+        proba : array, shape (streams, length, classes)
+            Probabilities after each sample.
+        state : tuple of ShapeState
+            State to continue with, of each network.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(20, 1, 9)), np.arange(20) % 2
+        >>> classifier = EAClassifier(dim=8, depth=1, epochs=2, causal=True).fit(X, y)
+        >>> first, state = classifier.predict_stream(X[:, :, :4])
+        >>> proba, state = classifier.predict_stream(X[:, :, 4:], state)
+        >>> np.allclose(proba[:, -1], classifier.predict_proba(X), atol=1e-5)
+        True
+        """
+        self._check_is_fitted()
+        if not self.model_.config.causal:
+            raise ValueError("predict_stream needs a classifier with causal=True; fit one")
+        X = np.asarray(X, dtype=np.float64)
+        if X.ndim != 3 or not X.shape[2]:
+            raise ValueError(
+                "X must be an array [streams, channels, length] with at least one sample, got"
+                f" shape {X.shape}"
+            )
+        self._check_shape(X)
+        arrays.check_finite(X)
+        x = arrays.to_batch(X, self.scaler_, flag_missing=self.flag_missing_)
+        found = []
+        with torch.inference_mode():
+            for x_t in x.to(next(self.model_.parameters()).device).unbind(1):
+                logits, state = self.model_.step(x_t, state)
+                found.append(logits.double().cpu().softmax(-1))
+        assert state is not None
+        return torch.stack(found, 1).numpy(), state
+
     def save(self, folder: store.Folder, *, force: bool = False) -> None:
         """Save the fitted model as JSON and safetensors.
 
@@ -236,15 +303,19 @@ class EAClassifier(BaseClassifier):
         self.max_len_ = max(map(len, series))
         self.design_ = self._design(params)
         self.history_: History | None  # None after load
-        self.model_, self.history_ = training.train_classifier(
+        self.model_, self.histories_ = training.train_classifier(
             series,
             np.searchsorted(self.classes_, y),
             self.design_,
             config,
+            values=len(self.scaler_.mean),
             validation_fraction=params["validation_fraction"],
             class_weight=self._class_weight(params["class_weight"], y),
+            label_smoothing=params["label_smoothing"],
+            augmented=params["augment"],
             progress=bool(self.verbose),
         )
+        self.history_ = self.histories_[0]
         return self
 
     def _predict(self, X: list[Sample] | Sample) -> NDArray[Any]:
@@ -265,18 +336,21 @@ class EAClassifier(BaseClassifier):
         return (sums / sums.sum(1, keepdim=True)).numpy()
 
     def _design(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of `SequenceClassifier`; unset ones depend on the data."""
-        patch, embed, ffn = params["patch"], params["embed"], params["ffn"]
-        if patch is None:
-            patch = -(-self.max_len_ // MAX_TOKENS)
-        return {name: params[name] for name in DESIGN} | {
+        """Return the arguments of `make_classifier`; unset ones depend on the data."""
+        sizes: dict[str, Any] = {
             "channels": len(self.scaler_.mean) * (2 if self.flag_missing_ else 1),
             "classes": self.n_classes_,
-            "max_len": self.max_len_,
-            "patch": patch,
-            "embed": ("conv" if patch == 1 else "linear") if embed is None else embed,
-            "ffn": 2 * params["dim"] if ffn is None else ffn,
         }
+        causal, stride, kernels = params["causal"], params["stride"], None
+        if stride is None:
+            stride = 1 if causal else -(-self.max_len_ // MAX_TOKENS)
+        network = {name: params[name] for name in NETWORK} | sizes
+        network |= {"stride": stride, "max_len": self.max_len_}
+        if params["kernels"] and not causal:
+            dilations = choose_dilations(self.max_len_)
+            thresholds = max(1, round(FEATURES / (SOURCES * KERNELS * len(dilations))))
+            kernels = sizes | {"dilations": list(dilations), "thresholds": thresholds}
+        return {"network": network, "kernels": kernels, "ensemble": params["ensemble"]}
 
     def _class_weight(self, chosen: Any, y: NDArray[Any]) -> NDArray[np.float64] | None:
         """Return the weight of each class, or None if all are 1."""
@@ -294,7 +368,11 @@ class EAClassifier(BaseClassifier):
         """Return the checked parameters and the training configuration."""
         params = store.plain_params(self)
         check_mixer(params["mixer"])
-        check_number("validation_fraction", params["validation_fraction"], least=0, below=1)
+        for name in ("validation_fraction", "label_smoothing"):
+            check_number(name, params[name], least=0, below=1)
+        for name in ("causal", "kernels", "augment"):
+            check_bool(name, params[name])
+        check_size("ensemble", params["ensemble"])
         weight = params["class_weight"]
         if not isinstance(weight, Mapping | None) and str(weight) != "balanced":
             raise ValueError(f"class_weight must be a dict, 'balanced' or None, got {weight!r}")

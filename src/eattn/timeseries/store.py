@@ -22,7 +22,7 @@ from eattn.timeseries.arrays import LIMIT
 from eattn.timeseries.scaling import Scaler
 from eattn.train import isolated
 
-FORMAT = 3  # format 3 has other forecasters
+FORMAT = 4  # format 3 has other forecasters, format 4 other classifiers
 CLASSIFIER, FORECASTER = KINDS = ("classifier", "forecaster")
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 STATES = "eattn_states"  # metadata of a file of states
@@ -200,9 +200,12 @@ def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
 
 def load_classifier(cls: Any, folder: Folder) -> Any:
     """Load a classifier to its device, or to the CPU if that is not available."""
+    from eattn.timeseries.training import make_classifier
+
     config, tensors = load(folder, CLASSIFIER)
     with _model_errors(folder, CLASSIFIER):
-        fitted = cls(**config["params"])
+        known = cls().get_params(deep=False)  # 0.1 had options that are ignored now
+        fitted = cls(**{name: x for name, x in config["params"].items() if name in known})
         labels = config["classes"]
         fitted.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
         if isinstance(fitted.class_weight, list):
@@ -211,10 +214,11 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
         fitted._class_dictionary = {label: i for i, label in enumerate(fitted.classes_)}
         fitted.metadata_ = config["metadata"]
         fitted.design_, fitted.max_len_ = config["design"], config["max_len"]
-        fitted.seed_, fitted.history_ = config["seed"], None
+        fitted.seed_, fitted.history_, fitted.histories_ = config["seed"], None, []
         fitted.scaler_ = Scaler(tensors["mean"].numpy(), tensors["std"].numpy(), LIMIT)
         fitted.flag_missing_ = config["flags"]
-        fitted.model_ = _load_model(SequenceClassifier, fitted.design_, tensors)
+        kind = make_classifier if "network" in fitted.design_ else SequenceClassifier  # of 0.1
+        fitted.model_ = _load_model(kind, fitted.design_, tensors)
         fitted.model_.to(_usable_device(fitted.device))
         fitted.is_fitted = True
         return fitted

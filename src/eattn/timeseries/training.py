@@ -1,8 +1,9 @@
 """Train the models of both estimators from their parameters and data."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eattn._checks import check_size
-from eattn.models import QuantileForecaster, SequenceClassifier
+from eattn.models import (
+    ClassifierEnsemble,
+    KernelClassifier,
+    QuantileForecaster,
+    ShapeClassifier,
+)
+from eattn.nn.padding import mean_valid
 from eattn.timeseries.arrays import pad, validation_samples
+from eattn.timeseries.augment import augment
+from eattn.timeseries.ridge import fit_ridge
 from eattn.timeseries.windows import ForecastWindows, TrainingWindows, WindowBatch
 from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isolated, move, train
 
-CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 60, 600  # minimum, unless `epochs` is set
+CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 30, 400  # minimum, unless `epochs` is set
+CLASSIFIER_WARMUP = 0.1  # share of the steps
+THRESHOLD_SERIES = 200  # training series whose outputs set the thresholds of kernels
 EPOCHS, STEPS = 20, (200, 1000)  # of a forecaster: at least and at most so many steps
 NEW_LR, TUNED_LR = 1.5e-3, 5e-4  # of new weights or covariates, and of pretrained weights alone
 EVALUATIONS = 20  # of a forecaster
@@ -60,6 +71,7 @@ def classifier_config(params: Mapping[str, Any], samples: int) -> TrainConfig:
     epochs = params["epochs"]
     config = TrainConfig(
         **{name: params[name] for name in (*names, "device", "checkpoint")},
+        warmup=CLASSIFIER_WARMUP,
         epochs=CLASSIFIER_EPOCHS if epochs is None else epochs,
         seed=seed_of(params["random_state"]),
     )
@@ -69,65 +81,148 @@ def classifier_config(params: Mapping[str, Any], samples: int) -> TrainConfig:
     return config
 
 
+def make_classifier(
+    network: Mapping[str, Any], kernels: Mapping[str, Any] | None, ensemble: int, *, seed: int = 0
+) -> ClassifierEnsemble:
+    """Make an untrained classifier of `ensemble` networks and, unless None, kernels."""
+    networks = []
+    for own in _seeds(seed, ensemble):
+        with isolated(own):
+            networks.append(ShapeClassifier(**network))
+    return ClassifierEnsemble(networks, None if kernels is None else KernelClassifier(**kernels))
+
+
+def _seeds(first: int, count: int) -> list[int]:
+    return [(first + number) % 2**32 for number in range(count)]
+
+
 def train_classifier(
     series: Sequence[Tensor],
     y: NDArray[np.int64],
     design: Mapping[str, Any],
     config: TrainConfig,
     *,
+    values: int,
     validation_fraction: float,
     class_weight: NDArray[np.float64] | None,
+    label_smoothing: float,
+    augmented: bool,
     progress: bool,
-) -> tuple[SequenceClassifier, History]:
-    """Train a `SequenceClassifier(**design)` and keep its best weights on validation samples.
+) -> tuple[ClassifierEnsemble, list[History]]:
+    """Train a `make_classifier(**design)`, each network on its own, and fit the kernels.
 
-    The loss of each sample, in both parts, is multiplied by the `class_weight` of its class.
+    A network keeps its best weights on validation samples, if there are any. The loss of each
+    sample, in both parts, is multiplied by the `class_weight` of its class. The first `values`
+    channels hold values, and those after them mark missing ones.
     """
-    samples = list(zip(series, y.tolist(), strict=True))
-    chosen = set(validation_samples(y, validation_fraction, seed=config.seed).tolist())
-    validation = [samples[i] for i in sorted(chosen)]
-    training = [sample for i, sample in enumerate(samples) if i not in chosen]
-    with isolated(config.seed):
-        model = SequenceClassifier(**design)
+    model = make_classifier(**design, seed=config.seed)
     weight = None if class_weight is None else torch.from_numpy(class_weight).float()
+    labelled = list(zip(series, y.tolist(), strict=True))
+    histories = []
+    seeds = _seeds(config.seed, len(model.networks))
+    for number, (network, seed) in enumerate(zip(model.networks, seeds, strict=True)):
+        folder = config.checkpoint
+        if number and folder is not None:
+            folder = Path(folder) / f"network{number}"
+        own = replace(config, seed=seed, checkpoint=folder)
+        task = _classifier_task(
+            labelled,
+            validation_samples(y, validation_fraction, seed=seed),
+            weight,
+            label_smoothing,
+            values if augmented else None,
+            causal=model.config.causal,
+        )
+        own = own if task.metric else replace(own, patience=None)
+        histories.append(train(network, task, own, progress=progress))
+    if model.kernels is not None:
+        fit_kernels(model.kernels, series, torch.from_numpy(y), weight, seed=config.seed)
+    return model.eval().to(next(model.networks.parameters()).device), histories
 
-    def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-        if weight is None:
-            return F.cross_entropy(logits, label)
+
+def _classifier_task(
+    samples: Sequence[Labelled],
+    chosen: NDArray[np.int64],
+    weight: Tensor | None,
+    label_smoothing: float,
+    augmented: int | None,
+    *,
+    causal: bool,
+) -> Task:
+    """Return the task of one network; the `chosen` samples are for validation."""
+    validation = [samples[i] for i in chosen]
+    kept = set(range(len(samples))) - set(chosen.tolist())
+    training = [samples[i] for i in sorted(kept)]
+
+    def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Return the loss of each row."""
+        loss = F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing)
         # The weighted mean of F.cross_entropy would ignore the weights in a batch of one class.
-        return (F.cross_entropy(logits, label, reduction="none") * weight.to(logits)[label]).mean()
+        return loss if weight is None else loss * weight.to(logits)[label]
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> Tensor:
         x, key_mask, label = batch
-        return cross_entropy(model(x, key_mask=key_mask), label)
+        if not causal:
+            return cross_entropy(model(x, key_mask), label, label_smoothing).mean()
+        # Every prefix of a series is classified, so that the probabilities are right at any time.
+        logits = model(x, key_mask, every=True)
+        each = label.unsqueeze(1).expand(logits.shape[:2])
+        losses = cross_entropy(logits.flatten(0, 1), each.flatten(), label_smoothing)
+        return mean_valid(losses.view(*each.shape, 1), key_mask).mean()
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         logits = torch.cat([x.float().cpu() for x in logits_of(model, [x for x, _ in validation])])
         label = torch.tensor([label for _, label in validation])
         right = logits.argmax(-1) == label
-        val_loss = cross_entropy(logits, label).item()
+        val_loss = cross_entropy(logits, label).mean().item()
         return {"val_loss": val_loss, "val_accuracy": right.double().mean().item()}
 
-    data = _digest([*series, torch.from_numpy(y), *([] if weight is None else [weight])])
-    task = Task(ListDataset(training, _collate), loss, data=data)
+    def collate(batch: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
+        x, key_mask = pad([x for x, _ in batch])
+        if augmented is not None:
+            x = augment(x, key_mask, augmented)
+        return x, key_mask, torch.tensor([label for _, label in batch])
+
+    labels = torch.tensor([label for _, label in samples])
+    own = [*(x for x, _ in samples), labels, *([] if weight is None else [weight])]
+    task = Task(ListDataset(training, collate), loss, data=_digest(own))
     if validation:
         task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
-    else:
-        config = replace(config, patience=None)
-    return model, train(model, task, config, progress=progress)
+    return task
+
+
+@torch.no_grad()
+def fit_kernels(
+    kernels: KernelClassifier,
+    series: Sequence[Tensor],
+    y: Tensor,
+    class_weight: Tensor | None,
+    *,
+    seed: int,
+) -> None:
+    """Draw the kernels, and fit their linear map to logits."""
+    generator = torch.Generator().manual_seed(seed)
+    known = [x.unsqueeze(0) for x in series if len(x)]
+    few = torch.randperm(len(known), generator=generator)[:THRESHOLD_SERIES]
+    kernels.set_thresholds([known[i] for i in few], generator)
+    features = torch.cat(list(_in_batches(kernels.features, series, torch.device("cpu"))))
+    weight = torch.ones(len(y)) if class_weight is None else class_weight[y]
+    linear, bias = fit_ridge(features, y, weight)
+    kernels.head.weight.copy_(linear)
+    kernels.head.bias.copy_(bias)
 
 
 def logits_of(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield the logits [samples, classes] of series [length, channels], in batches."""
-    device = next(model.parameters()).device
+    return _in_batches(model, series, next(model.parameters()).device)
+
+
+def _in_batches(
+    function: Callable[..., Tensor], series: Sequence[Tensor], device: torch.device
+) -> Iterator[Tensor]:
     for start in range(0, len(series), BATCH_SIZE):
         x, key_mask = move(pad(series[start : start + BATCH_SIZE]), device)
-        yield model(x, key_mask=key_mask)
-
-
-def _collate(samples: Sequence[Labelled]) -> tuple[Tensor, Tensor | None, Tensor]:
-    x, key_mask = pad([x for x, _ in samples])
-    return x, key_mask, torch.tensor([label for _, label in samples])
+        yield function(x, key_mask=key_mask)
 
 
 # ---- forecaster ----
