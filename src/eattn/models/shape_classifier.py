@@ -140,7 +140,7 @@ class ShapeClassifier(nn.Module):
             raise ValueError("every=True needs a causal model, whose tokens read no later samples")
         if key_mask is not None:
             key_mask, x, _ = to_front(key_mask, x, None)
-        first, second = self.stem
+        first, second = self._layers()
         y = F.gelu(first(x.transpose(1, 2), key_mask))
         if self.stride > 1:
             y, key_mask = _mean_of_patches(y, key_mask, self.stride)
@@ -168,7 +168,7 @@ class ShapeClassifier(nn.Module):
         if not self.config.causal:
             raise ValueError("only a causal classifier has a step: build it with causal=True")
         state = self.empty_state(x_t) if state is None else state
-        first, second = self.stem
+        first, second = self._layers()
         y, window = first.step(x_t.unsqueeze(-1), state.windows[0])
         y = F.gelu(y)
         z, hidden = second.step(y, state.windows[1])
@@ -184,14 +184,19 @@ class ShapeClassifier(nn.Module):
     def empty_state(self, like: Tensor) -> ShapeState:
         """Return the state of new streams with the rows, dtype and device of `like`."""
         B, dim = len(like), self.config.dim
-        first, second = self.stem
+        first, second = self._layers()
         return ShapeState(
-            (like.new_zeros(B, *first.window), like.new_zeros(B, *second.window)),  # type: ignore[misc]
+            (like.new_zeros(B, *first.window), like.new_zeros(B, *second.window)),
             EncoderState(()),
             like.new_zeros(B, dim),
             like.new_full((B, dim), -torch.inf),
             like.new_zeros(B, 1),
         )
+
+    def _layers(self) -> "tuple[MultiScaleConv, MultiScaleConv]":
+        first, second = self.stem
+        assert isinstance(first, MultiScaleConv) and isinstance(second, MultiScaleConv)
+        return first, second
 
     def _check(self, x: Tensor, key_mask: Tensor | None) -> None:
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -331,11 +336,13 @@ class ClassifierEnsemble(nn.Module):
         config: TransformerConfig = self.networks[0].config  # type: ignore[assignment]
         return config
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Return logits of the mean probabilities, [B, classes]; x is [B, L, C]."""
-        logits = self._mean([network(x, key_mask) for network in self.networks])
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, *, every: bool = False) -> Tensor:
+        """Return logits of the mean probabilities; see `ShapeClassifier.forward`."""
+        logits = self._mean([network(x, key_mask, every=every) for network in self.networks])
         if self.kernels is None:
             return logits
+        if every:
+            raise ValueError("every=True needs a model without kernels, which read whole series")
         other: Tensor = self.kernels(x, key_mask).log_softmax(-1)
         return torch.logaddexp(logits.log_softmax(-1), other)
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eattn.timeseries.classifier import EAClassifier
+    from eattn.timeseries.early import EarlyClassifier
     from eattn.timeseries.forecaster import EAForecaster
     from eattn.timeseries.splitting import CutoffSplit
 
-__all__ = ["CutoffSplit", "EAClassifier", "EAForecaster"]
+__all__ = ["CutoffSplit", "EAClassifier", "EAForecaster", "EarlyClassifier"]
 
 _MODULES = {
     "CutoffSplit": "splitting",
     "EAClassifier": "classifier",
     "EAForecaster": "forecaster",
+    "EarlyClassifier": "early",
 }
 
 

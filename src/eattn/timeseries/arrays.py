@@ -35,7 +35,7 @@ def to_tensors(X: Iterable[Sample], scaler: Scaler, *, flag_missing: bool) -> li
 
 
 def to_batch(X: Iterable[Sample], scaler: Scaler, *, flag_missing: bool) -> Tensor:
-    """Return series of equal length as `to_tensors` does, but whole: [samples, length, channels]."""
+    """Return untrimmed series of equal length as one tensor [samples, length, channels]."""
     return torch.stack([_to_tensor(sample, scaler, flag_missing) for sample in X])
 
 

@@ -335,6 +335,14 @@ class EAClassifier(BaseClassifier):
             sums.index_add_(0, sample, torch.cat(found))
         return (sums / sums.sum(1, keepdim=True)).numpy()
 
+    def _predict_prefixes(self, X: list[Sample]) -> list[NDArray[np.float64]]:
+        """Return the probabilities [length, classes] after each sample of a causal classifier."""
+        series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
+        with torch.inference_mode():
+            batches = training.logits_of(self.model_, series, every=True)
+            rows = [row for x in batches for row in x.double().cpu().softmax(-1)]
+        return [row[: max(len(x), 1)].numpy() for row, x in zip(rows, series, strict=True)]
+
     def _design(self, params: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of `make_classifier`; unset ones depend on the data."""
         sizes: dict[str, Any] = {

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def train_classifier(
         )
         own = own if task.metric else replace(own, patience=None)
         histories.append(train(network, task, own, progress=progress))
-    if model.kernels is not None:
+    if isinstance(model.kernels, KernelClassifier):
         fit_kernels(model.kernels, series, torch.from_numpy(y), weight, seed=config.seed)
     return model.eval().to(next(model.networks.parameters()).device), histories
 
@@ -212,9 +213,15 @@ def fit_kernels(
     kernels.head.bias.copy_(bias)
 
 
-def logits_of(model: nn.Module, series: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the logits [samples, classes] of series [length, channels], in batches."""
-    return _in_batches(model, series, next(model.parameters()).device)
+def logits_of(
+    model: nn.Module, series: Sequence[Tensor], *, every: bool = False
+) -> Iterator[Tensor]:
+    """Yield the logits [samples, classes] of series [length, channels], in batches.
+
+    With `every`, they are those of a causal model after each sample, [samples, length, classes].
+    """
+    function = partial(model, every=True) if every else model
+    return _in_batches(function, series, next(model.parameters()).device)
 
 
 def _in_batches(
