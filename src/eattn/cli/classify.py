@@ -58,10 +58,18 @@ def fit(
     epochs: Epochs = None,
     dim: Dim = None,
     depth: Depth = None,
-    patch: Annotated[
+    stride: Annotated[
         int | None,
-        typer.Option("--patch", metavar="N", min=1, help="Number of time points per token."),
+        typer.Option("--stride", metavar="N", min=1, help="Number of time points per token."),
     ] = None,
+    ensemble: Annotated[
+        int | None,
+        typer.Option("--ensemble", metavar="N", min=1, help="Number of networks to average."),
+    ] = None,
+    causal: Annotated[
+        bool,
+        typer.Option("--causal", help="Read only earlier samples, to classify streams."),
+    ] = False,
     batch_size: Annotated[
         int | None,
         typer.Option("--batch-size", metavar="N", min=1, help="Number of series per step."),
@@ -109,9 +117,9 @@ def fit(
     from eattn.timeseries import EAClassifier
     from eattn.train import torchrun
 
-    chosen: dict[str, Any] = dict(epochs=epochs, dim=dim, depth=depth, patch=patch, lr=lr)
+    chosen: dict[str, Any] = dict(epochs=epochs, dim=dim, depth=depth, stride=stride, lr=lr)
     chosen |= dict(batch_size=batch_size, checkpoint=checkpoint, validation_fraction=validation)
-    chosen |= dict(mixer=mixer, class_weight=class_weight)
+    chosen |= dict(mixer=mixer, class_weight=class_weight, ensemble=ensemble, causal=causal)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     model = EAClassifier(device=device, random_state=seed, verbose=True, **chosen)
     model._check_params(len(samples.X))  # an invalid option is not an error of the file

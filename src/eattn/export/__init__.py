@@ -22,10 +22,16 @@ from typing import Any
 
 from torch import nn
 
-from eattn.export import classifier, forecaster
+from eattn.export import classifier, forecaster, shape_classifier
 from eattn.export.bundle import save
 from eattn.export.graph import Graph, Port
-from eattn.models import Forecaster, QuantileForecaster, SequenceClassifier
+from eattn.models import (
+    ClassifierEnsemble,
+    Forecaster,
+    QuantileForecaster,
+    SequenceClassifier,
+    ShapeClassifier,
+)
 
 __all__ = ["Graph", "Port", "save", "sequence", "step"]
 
@@ -35,7 +41,7 @@ def sequence(model: Any) -> Graph:
 
     Parameters
     ----------
-    model : SequenceClassifier, Forecaster, EAForCausalLM or fitted estimator
+    model : classifier or forecaster of eattn.models, EAForCausalLM or fitted estimator
         Model to export; it is not changed.
 
     Returns
@@ -63,7 +69,7 @@ def step(model: Any) -> Graph:
 
     Parameters
     ----------
-    model : SequenceClassifier, Forecaster, EAForCausalLM or fitted estimator
+    model : classifier or forecaster of eattn.models, EAForCausalLM or fitted estimator
         Causal model whose state has a fixed size; it is not changed.
 
     Returns
@@ -103,6 +109,8 @@ def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
     plain = copy.deepcopy(inner).cpu().float().eval().requires_grad_(False)
     if isinstance(plain, SequenceClassifier):
         return classifier, (plain,)
+    if isinstance(plain, ShapeClassifier | ClassifierEnsemble):
+        return shape_classifier, (plain,)
     if isinstance(plain, Forecaster):
         return forecaster, (plain,)
     if isinstance(plain, QuantileForecaster) and inner is not model:
@@ -114,6 +122,6 @@ def _graphs_of(model: Any) -> tuple[Any, tuple[Any, ...]]:
 
         return language, (plain,)
     raise TypeError(
-        "model must be a SequenceClassifier, a Forecaster, an EAForCausalLM or a fitted estimator,"
+        "model must be a classifier, a Forecaster, an EAForCausalLM or a fitted estimator,"
         f" got {type(model).__name__}"
     )

@@ -54,7 +54,7 @@ class Stateful(nn.Module):
         self, name: str, inputs: tuple[Port, ...], output: Port, longest: int | None
     ) -> Graph:
         """Return the graph of this module, or raise if it cannot be exported."""
-        mixer = self.blocks[0].config.mixer
+        mixer = self.model.config.mixer
         if name == "sequence":
             check_sequence(self.model, mixer)
         elif not self.fixed_size:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from eattn.models import QuantileForecaster, SequenceClassifier
+from eattn.models import ClassifierEnsemble, QuantileForecaster, SequenceClassifier
 from eattn.timeseries import store
 from eattn.timeseries.tracking import SCALE, SLOW
 
@@ -35,7 +35,7 @@ def load(folder: store.Folder) -> Any:
 def describe(source: Any) -> Metadata:
     """Return the metadata of an estimator or a language model, with its `kind`."""
     inner = getattr(source, "model_", None)
-    if isinstance(inner, SequenceClassifier):
+    if isinstance(inner, SequenceClassifier | ClassifierEnsemble):
         return {"kind": "classifier", **_classifier(source)}
     if isinstance(inner, QuantileForecaster):
         return {"kind": "forecaster", **_forecaster(source)}

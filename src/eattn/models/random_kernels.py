@@ -20,7 +20,7 @@ WIDTH, TWOS = 9, 3  # of a kernel: its number of weights, and how many of them a
 KERNELS = 84  # choices of 3 of 9 weights
 SOURCES = 2  # the series and its differences
 GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly over [0, 1]
-VALUES = 2048  # outputs of which a threshold is a quantile
+VALUES = 2048  # number of outputs of which a threshold is a quantile
 
 
 class KernelClassifier(nn.Module):
@@ -118,8 +118,9 @@ class KernelClassifier(nn.Module):
                 for each in sources
             ]
             y = torch.cat(outputs, 1)
-            chosen = torch.randint(y.shape[1], (min(y.shape[1], VALUES),), generator=generator)
+            chosen = torch.randint(y.shape[1], (VALUES,), generator=generator)
             y = y[:, chosen].sort(1).values
+            y = (y[:, 1:] + y[:, :-1]) / 2  # between outputs, so that rounding decides nothing
             share = torch.arange(1, thresholds.numel() + 1) * GOLDEN % 1
             at = (share.view(thresholds.shape) * y.shape[1]).long()
             thresholds.copy_(y.gather(1, at.T).T)
@@ -161,9 +162,11 @@ def _sources(x: Tensor, key_mask: Tensor | None) -> list[tuple[Tensor, Tensor | 
     """Return the series and its differences as [B, C, L], each with its mask."""
     if key_mask is not None:
         x = zero_masked(x, key_mask)
-    difference = F.pad(x[:, 1:] - x[:, :-1], (0, 0, 1, 0))
+    # Shifted by padding, as torch.export cannot trace an axis that may have size 0.
+    known = torch.arange(x.shape[1], device=x.device) > 0
+    difference = (x - F.pad(x, (0, 0, 1, -1))) * known.unsqueeze(-1)
     if key_mask is not None:
-        known = F.pad(key_mask[:, 1:] & key_mask[:, :-1], (1, 0))
+        known = key_mask & F.pad(key_mask, (1, -1))
         difference = zero_masked(difference, known)
     return [(each.transpose(1, 2).contiguous(), key_mask) for each in (x, difference)]
 

@@ -292,9 +292,10 @@ def _mean_of_patches(
     missing = count * stride - L
     if key_mask is None:
         key_mask = y.new_ones(B, L, dtype=torch.bool)
-    total = F.pad(y, (0, missing)).reshape(B, D, count, stride).sum(-1)
-    valid = F.pad(key_mask, (0, missing)).reshape(B, count, stride).sum(-1)
-    return total / valid.clamp(min=1).unsqueeze(1), valid > 0
+    tokens = F.pad(y.transpose(1, 2), (0, 0, 0, missing)).reshape(B, count, stride * D)
+    valid = F.pad(key_mask, (0, missing)).reshape(B, count, stride).sum(-1, keepdim=True)
+    mean = tokens.view(B, count, stride, D).sum(2) / valid.clamp(min=1)
+    return mean.transpose(1, 2), valid.squeeze(-1) > 0
 
 
 def _pool(y: Tensor, key_mask: Tensor | None) -> Tensor:
