@@ -44,7 +44,20 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classify")
     train = ts(folder / "train.ts", ["a,b", "c"] * 30)
     test = ts(folder / "test.ts", ["a,b", "c"] * 5, seed=1)
-    options = ("--dim", 16, "--depth", 1, "--epochs", 20, "--lr", 0.01, "--seed", 3)
+    options = (
+        "--dim",
+        16,
+        "--depth",
+        1,
+        "--epochs",
+        20,
+        "--lr",
+        0.01,
+        "--seed",
+        3,
+        "--validation",
+        0.2,
+    )
     output = run("fit", train, "--out", folder / "model", *options)
     return train, test, folder / "model", output
 
@@ -56,7 +69,7 @@ def test_fit_shows_progress_and_equals_the_estimator(trained):
     assert out.startswith(f"{model}: 2 classes, 2 channels, weights of epoch ")
     assert "validation accuracy" in out
     samples = read_ts(train)
-    options = dict(dim=16, depth=1, epochs=20, lr=0.01, random_state=3)
+    options = dict(dim=16, depth=1, epochs=20, lr=0.01, random_state=3, validation_fraction=0.2)
     expected = EAClassifier(**options).fit(samples.X, samples.y)
     X = read_ts(test).X
     assert np.array_equal(EAClassifier.load(model).predict_proba(X), expected.predict_proba(X))

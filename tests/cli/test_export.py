@@ -27,7 +27,7 @@ def models(tmp_path_factory):
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(2, 20)) + i % 2 for i in range(12)]
     X[3][0, 4] = np.nan
-    options = dict(dim=8, depth=1, epochs=2, patch=3)
+    options = dict(dim=8, depth=1, epochs=2, stride=3)
     EAClassifier("ea-2", **options).fit(X, CLASSES * 6).save(path / "classifier")
     make(mixer="ea-2", num_hidden_layers=1).float().save_pretrained(path / "language")
     return path

@@ -90,7 +90,9 @@ def make_classifier(
     for own in _seeds(seed, ensemble):
         with isolated(own):
             networks.append(ShapeClassifier(**network))
-    return ClassifierEnsemble(networks, None if kernels is None else KernelClassifier(**kernels))
+    with isolated():  # a linear layer draws its initial weights
+        fixed = None if kernels is None else KernelClassifier(**kernels)
+    return ClassifierEnsemble(networks, fixed)
 
 
 def _seeds(first: int, count: int) -> list[int]:
