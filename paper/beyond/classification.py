@@ -14,7 +14,7 @@ training split out and never reads a test split.
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -373,18 +373,19 @@ def _accuracy_tables(rows: Rows) -> Iterator[Table]:
         yield Table(f"Accuracy over {len(sets)} sets of equal length", head, lines, [note])
     published = any(data in PUBLISHED for of in found.values() for data in of)
     head = ["set", *models, *(["InceptionTime, published"] if published else [])]
-    lines, shown = [], []
+    body: list[list[str]] = []
+    shown: list[Mean] = []
     for data in UCR + UEA:
-        own = [found[model].get(data) for model in models]
-        if not any(own):
+        scores = [found[model].get(data) for model in models]
+        if not any(scores):
             continue
-        shown += [mean for mean in own if mean]
-        cells = [mean.text if mean else "" for mean in own]
+        shown += [mean for mean in scores if mean]
+        cells = [mean.text if mean else "" for mean in scores]
         if published:
             cells.append(f"{PUBLISHED[data]:.3f}" if data in PUBLISHED else "")
-        lines.append([data + " (unequal length)" * (data in UNEQUAL), *cells])
+        body.append([data + " (unequal length)" * (data in UNEQUAL), *cells])
     note = "Series of unequal length are padded with 0 for the classifiers of aeon."
-    yield Table("Accuracy by set", head, lines, [f"{seeds_note(shown)} {note}"])
+    yield Table("Accuracy by set", head, body, [f"{seeds_note(shown)} {note}"])
 
 
 def _by_mixer(rows: Rows) -> dict[str, dict[str, float]]:
@@ -447,7 +448,7 @@ def draw(rows: Sequence[Row]) -> Chart | None:
 
 
 def _scatter(found: Mapping[str, Mapping[str, Mean]], model: str) -> Panel:
-    points = [
+    points: list[dict[str, Any]] = [
         {"series": data, "x": found[model][data].value, "y": found[OURS][data].value}
         for data in common({OURS: found[OURS], model: found[model]})
     ]
@@ -479,7 +480,7 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The network without a mixer is better than with EA on {', '.join(better)}."
 
 
-def _worse(found: Mapping[str, Mapping[str, Mean]], model: str) -> Iterable[str]:
+def _worse(found: Mapping[str, Mapping[str, Mean]], model: str) -> list[str]:
     return [
         f"{data} {of.value:.3f} ({OURS} {found[OURS][data].value:.3f})"
         for data, of in found[model].items()

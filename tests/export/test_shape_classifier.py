@@ -30,7 +30,7 @@ def with_kernels():
 @pytest.mark.parametrize("make", [made, with_kernels], ids=["network", "ensemble"])
 def test_sequence_matches_the_model_for_any_length(make, tmp_path):
     model = make()
-    exported = Exported(export.sequence(model), tmp_path, onnx=make is with_kernels)
+    exported = Exported(export.sequence(model), tmp_path, onnx=False)
     for B, L in ((1, 1), (2, 3), (2, 7), (5, 40)):
         x, mask = draw(B, L, C, seed=L).float(), draw(B, L, seed=B) > -0.5
         with torch.no_grad():

@@ -229,12 +229,13 @@ class MultiScaleConv(nn.Module):
     ) -> None:
         super().__init__()
         self.causal, self.widths, self.reach = causal, tuple(widths), max(widths) - 1
-        narrow = bottleneck is not None and bottleneck < channels
-        self.narrow = nn.Conv1d(channels, bottleneck, 1, bias=False) if narrow else nn.Identity()  # type: ignore[arg-type]
-        inner = bottleneck if narrow else channels
+        inner = channels if bottleneck is None else min(bottleneck, channels)
+        self.narrow: nn.Module = nn.Identity()
+        if inner < channels:
+            self.narrow = nn.Conv1d(channels, inner, 1, bias=False)
         parts = [len(part) for part in torch.arange(dim).tensor_split(len(widths))]
         self.convs = nn.ModuleList(
-            nn.Conv1d(inner, part, width, bias=False)  # type: ignore[arg-type]
+            nn.Conv1d(inner, part, width, bias=False)
             for part, width in zip(parts, widths, strict=True)
             if part
         )
@@ -266,7 +267,7 @@ class MultiScaleConv(nn.Module):
 class _ValidBatchNorm(nn.BatchNorm1d):
     """Batch normalisation of [B, D, L] with the statistics of the valid tokens."""
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if not self.training:
             return super().forward(x)
         tokens = x.transpose(1, 2)

@@ -44,7 +44,7 @@ class EarlyState:
 
 
 @dataclass(eq=False, repr=False)
-class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class EarlyClassifier(ClassifierMixin, BaseEstimator):
     """Classify a series before its end, when one class is probable enough.
 
     The decision falls when the probability of the same class has reached a threshold at `hold`
