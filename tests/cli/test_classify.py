@@ -185,3 +185,14 @@ def test_errors_name_the_invalid_argument(trained, tmp_path):
         with pytest.raises(ValueError, match=reason):
             run(*args, *out)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_ensemble_of_causal_networks_classifies_streams(trained, tmp_path):
+    train, test, *_ = trained
+    run("fit", train, "--out", tmp_path / "model", *TINY, "--causal", "--ensemble", 2)
+    model = EAClassifier.load(tmp_path / "model")
+    assert (model.causal, model.ensemble, model.model_.kernels) == (True, 2, None)
+    [x] = read_ts(test).X[:1]
+    proba, state = model.predict_stream(x[None])
+    assert proba.shape == (1, x.shape[1], 2)
+    assert len(state) == 2
