@@ -6,6 +6,7 @@ from numpy.testing import assert_array_equal
 
 from eattn.timeseries import EAClassifier, EarlyClassifier
 from eattn.timeseries.early import EarlyScore, choose_rule, decide
+from eattn.timeseries.store import ModelError
 
 TINY = dict(dim=8, depth=1, epochs=15, lr=1e-2, causal=True)
 
@@ -77,6 +78,18 @@ def test_streams_decide_when_series_do(fitted):
     early = [i for i in range(10) if decisions[i] is not None]
     assert early
     assert_array_equal([decisions[i] for i in early], [(labels[i], str(stops[i])) for i in early])
+
+
+def test_loaded_model_decides_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = EarlyClassifier.load(tmp_path / "model")
+    X, _ = shifted(seed=3)
+    for got, want in zip(loaded.predict_early(X), fitted.predict_early(X), strict=True):
+        assert_array_equal(got, want)
+    assert (loaded.score_, loaded.folds) == (fitted.score_, 2)
+    EAClassifier.load(tmp_path / "model").save(tmp_path / "plain")
+    with pytest.raises(ModelError, match="plain holds a classifier without a stopping rule"):
+        EarlyClassifier.load(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 
 from eattn._checks import check_number, check_size
-from eattn.timeseries import arrays
+from eattn.timeseries import arrays, store
 from eattn.timeseries.classifier import EAClassifier, StreamState
 
 THRESHOLDS = (*np.arange(0.30, 0.90, 0.05), *np.arange(0.90, 1.0, 0.01), 0.995, 0.999)
@@ -196,6 +196,42 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
             state = self._advance(state, each)
         labels = [None if c < 0 else self.classes_[c] for c in state.decided]
         return labels, state
+
+    def save(self, folder: store.Folder, *, force: bool = False) -> None:
+        """Save the classifier and the stopping rule; `EAClassifier.load` reads the folder, too.
+
+        Parameters
+        ----------
+        folder : path
+            Folder to write.
+        force : bool, default False
+            Overwrite an existing model.
+        """
+        check_is_fitted(self)
+        rule = {"threshold": self.threshold_, "hold": self.hold_, "score": list(self.score_)}
+        params = {"folds": int(self.folds), "random_state": int(self.random_state)}
+        early = rule | {"params": params}
+        store.save_classifier(self.classifier_, folder, force=force, early=early)
+
+    @classmethod
+    def load(cls, folder: store.Folder) -> Self:
+        """Load a saved model.
+
+        Parameters
+        ----------
+        folder : path
+            Folder written by `save`.
+
+        Returns
+        -------
+        EarlyClassifier
+        """
+        early, classifier = store.load_early(folder), EAClassifier.load(folder)
+        fitted = cls(clone(classifier), **early["params"])
+        fitted.classifier_, fitted.classes_ = classifier, classifier.classes_
+        fitted.threshold_, fitted.hold_ = early["threshold"], early["hold"]
+        fitted.score_ = EarlyScore(*early["score"])
+        return fitted
 
     def _advance(self, state: EarlyState, proba: Proba) -> EarlyState:
         """Return the state after one more sample with these probabilities [streams, classes]."""

@@ -178,8 +178,10 @@ def label_names(labels: NDArray[Any]) -> list[Any]:
     return names
 
 
-def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
-    """Save the weights, the labels and the scaler."""
+def save_classifier(
+    fitted: Any, folder: Folder, *, force: bool, early: Mapping[str, Any] | None = None
+) -> None:
+    """Save the weights, the labels, the scaler and the stopping rule of an `EarlyClassifier`."""
     params, labels = _saved_params(fitted), fitted.classes_
     if isinstance(params["class_weight"], Mapping):  # JSON keys are text, but labels may not be
         params["class_weight"] = [float(params["class_weight"].get(c, 1)) for c in labels]
@@ -192,6 +194,8 @@ def save_classifier(fitted: Any, folder: Folder, *, force: bool) -> None:
         "max_len": fitted.max_len_,
         "seed": fitted.seed_,
     }
+    if early is not None:
+        config["early"] = dict(early)
     tensors = {f"model.{name}": x for name, x in fitted.model_.state_dict().items()}
     tensors["mean"] = torch.from_numpy(fitted.scaler_.mean)
     tensors["std"] = torch.from_numpy(fitted.scaler_.std)
@@ -222,6 +226,15 @@ def load_classifier(cls: Any, folder: Folder) -> Any:
         fitted.model_.to(_usable_device(fitted.device))
         fitted.is_fitted = True
         return fitted
+
+
+def load_early(folder: Folder) -> dict[str, Any]:
+    """Return the stopping rule that was saved with a classifier."""
+    config, _ = load(folder, CLASSIFIER)
+    if "early" not in config:
+        raise ModelError(f"{folder} holds a classifier without a stopping rule: use EAClassifier")
+    early: dict[str, Any] = config["early"]
+    return early
 
 
 def save_forecaster(fitted: Any, folder: Folder, *, force: bool) -> None:
