@@ -187,7 +187,8 @@ def _classifier_task(
         return x, key_mask, torch.tensor([label for _, label in batch])
 
     labels = torch.tensor([label for _, label in samples])
-    own = [*(x for x, _ in samples), labels, *([] if weight is None else [weight])]
+    options = torch.tensor([label_smoothing, float(augmented is not None)])
+    own = [*(x for x, _ in samples), labels, options, *([] if weight is None else [weight])]
     task = Task(ListDataset(training, collate), loss, data=_digest(own))
     if validation:
         task = replace(task, evaluate=evaluate, metric="val_loss", better="lower")
