@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, Unpack
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from eattn.models.series_embedding import SeriesEmbedding, in_patches, to_front
 from eattn.nn.block import TransformerConfig, TransformerOptions, configure
 from eattn.nn.embedding import KINDS
 from eattn.nn.encoder import TransformerEncoder
-from eattn.nn.padding import last_valid, mean_valid, zero_masked
+from eattn.nn.padding import last_valid, max_valid, mean_valid, zero_masked
 
 POOLINGS = ("mean", "max", "last", "flatten")
 
@@ -50,6 +49,7 @@ class SequenceClassifier(nn.Module):
 
     Examples
     --------
+    >>> import torch
     >>> model = SequenceClassifier(3, classes=4, dim=32, depth=2, mixer="ea-6")
     >>> lengths = torch.tensor([20, 13])
     >>> model(torch.randn(2, 20, 3), key_mask=torch.arange(20) < lengths[:, None]).shape
@@ -145,12 +145,5 @@ class SequenceClassifier(nn.Module):
             y = self.dropout(F.gelu(y))
             y = y if key_mask is None else zero_masked(y, key_mask)
             return F.pad(y, (0, 0, 0, self.slots - y.shape[1])).flatten(1)
-        pool = _max_valid if self.pooling == "max" else mean_valid
+        pool = max_valid if self.pooling == "max" else mean_valid
         return self.dropout(pool(y, key_mask))
-
-
-def _max_valid(y: Tensor, key_mask: Tensor | None) -> Tensor:
-    if key_mask is None:
-        return y.amax(1)
-    masked = ~key_mask.unsqueeze(-1)
-    return y.masked_fill(masked, -torch.inf).amax(1).masked_fill(masked.all(1), 0.0)

@@ -80,16 +80,7 @@ class SeriesEmbedding(nn.Module):
 
     def check(self, x: Tensor, calendar: Tensor | None, key_mask: Tensor | None = None) -> None:
         """Check that x is [B, L, C], and check its mask and calendar."""
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor, got {kind}")
-        if x.dim() != 3 or x.shape[2] != self.channels or not x.shape[1]:
-            raise ValueError(
-                f"x must be [B, L, {self.channels}] with L >= 1, as channels ="
-                f" {self.channels}, got shape {tuple(x.shape)}"
-            )
-        if key_mask is not None:
-            check_mask(key_mask, x)
+        check_series(x, self.channels, key_mask)
         self.check_calendar(calendar, x.shape[0], x.shape[1])
 
     def check_calendar(self, calendar: Tensor | None, B: int, L: int) -> None:
@@ -111,6 +102,20 @@ class SeriesEmbedding(nn.Module):
                 f"calendar must be [{B}, {L}, {len(fields)}] for {', '.join(fields)},"
                 f" got shape {tuple(calendar.shape)}"
             )
+
+
+def check_series(x: Tensor, channels: int, key_mask: Tensor | None) -> None:
+    """Check that x is [B, L, channels], and check its mask."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a floating-point tensor, got {kind}")
+    if x.dim() != 3 or x.shape[2] != channels or not x.shape[1]:
+        raise ValueError(
+            f"x must be [B, L, {channels}] with L >= 1, as channels = {channels}, got shape"
+            f" {tuple(x.shape)}"
+        )
+    if key_mask is not None:
+        check_mask(key_mask, x)
 
 
 def to_front(

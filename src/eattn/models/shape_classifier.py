@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from eattn._checks import check_bool, check_size
 from eattn.distributed.context import check_not_sharded
-from eattn.models.series_embedding import to_front
+from eattn.models.series_embedding import check_series, to_front
 from eattn.nn.block import TransformerConfig
 from eattn.nn.decoding_state import StateBase
 from eattn.nn.encoder import EncoderState, TransformerEncoder
-from eattn.nn.padding import zero_masked
-from eattn.ops.checks import check_mask
+from eattn.nn.padding import max_valid, mean_valid
 from eattn.ops.traceable import exporting
 
 FIRST_WIDTHS, NEXT_WIDTHS = (9, 19, 39), (5, 11, 21)  # of the convolutions, in tokens; all odd
@@ -135,7 +134,7 @@ class ShapeClassifier(nn.Module):
         logits : Tensor, shape (B, classes), or (B, L, classes) with `every`
         """
         check_not_sharded("ShapeClassifier")
-        self._check(x, key_mask)
+        check_series(x, self.channels, key_mask)
         if every and not self.config.causal:
             raise ValueError("every=True needs a causal model, whose tokens read no later samples")
         if key_mask is not None:
@@ -197,18 +196,6 @@ class ShapeClassifier(nn.Module):
         first, second = self.stem
         assert isinstance(first, MultiScaleConv) and isinstance(second, MultiScaleConv)
         return first, second
-
-    def _check(self, x: Tensor, key_mask: Tensor | None) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor, got {kind}")
-        if x.dim() != 3 or x.shape[2] != self.channels or not x.shape[1]:
-            raise ValueError(
-                f"x must be [B, L, {self.channels}] with L >= 1, as channels ="
-                f" {self.channels}, got shape {tuple(x.shape)}"
-            )
-        if key_mask is not None:
-            check_mask(key_mask, x)
 
 
 class MultiScaleConv(nn.Module):
@@ -301,12 +288,7 @@ def _mean_of_patches(
 
 def _pool(y: Tensor, key_mask: Tensor | None) -> Tensor:
     """Return the mean and the maximum over the valid tokens, [B, 2 D]; 0 in empty rows."""
-    if key_mask is None:
-        return torch.cat([y.mean(1), y.amax(1)], -1)
-    masked = ~key_mask.unsqueeze(-1)
-    mean = zero_masked(y, key_mask).sum(1) / key_mask.sum(1, keepdim=True).clamp(min=1)
-    largest = y.masked_fill(masked, -torch.inf).amax(1).masked_fill(masked.all(1), 0.0)
-    return torch.cat([mean, largest], -1)
+    return torch.cat([mean_valid(y, key_mask), max_valid(y, key_mask)], -1)
 
 
 def _pool_every(y: Tensor) -> Tensor:

@@ -19,6 +19,14 @@ def mean_valid(x: Tensor, key_mask: Tensor | None) -> Tensor:
     return zero_masked(x, key_mask).sum(1) / key_mask.sum(1, keepdim=True).clamp(min=1)
 
 
+def max_valid(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Return the maximum over the valid tokens of x [B, L, D] as [B, D]; 0 in rows without any."""
+    if key_mask is None:
+        return x.amax(1)
+    masked = ~key_mask.unsqueeze(-1)
+    return x.masked_fill(masked, -torch.inf).amax(1).masked_fill(masked.all(1), 0.0)
+
+
 def last_valid(x: Tensor, key_mask: Tensor | None) -> Tensor:
     """Return the last valid token of each row of x [B, L, D] as [B, D]; 0 in rows without any."""
     if key_mask is None:
