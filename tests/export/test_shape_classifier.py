@@ -22,7 +22,7 @@ def made(**options):
 
 def with_kernels():
     kernels = KernelClassifier(C, 4, dilations=(1,), thresholds=1)
-    kernels.set_thresholds([draw(5, 30, C, seed=0).float()], torch.Generator().manual_seed(0))
+    kernels.draw([draw(5, 30, C, seed=0).float()], torch.Generator().manual_seed(0))
     kernels.head.weight.copy_(0.1 * draw(*kernels.head.weight.shape, seed=1))
     return ClassifierEnsemble([made(stride=2), made(dim=4, stride=2)], kernels)
 

@@ -7,7 +7,7 @@ from op_helpers import draw
 from torch.testing import assert_close
 
 from eattn.models import ClassifierEnsemble, KernelClassifier, ShapeClassifier
-from eattn.models.random_kernels import KERNELS, choose_dilations
+from eattn.models.random_kernels import GROUPS, choose_dilations
 from eattn.models.shape_classifier import MultiScaleConv
 
 CLOSE = dict(rtol=1e-5, atol=1e-5)
@@ -24,7 +24,7 @@ def made(**options):
 
 def kernels_of(x, **options):
     model = KernelClassifier(x.shape[2], 3, **dict(dilations=(1, 2), thresholds=2) | options)
-    model.set_thresholds([x], torch.Generator().manual_seed(0))
+    model.draw([x], torch.Generator().manual_seed(0))
     model.head.weight.copy_(draw(*model.head.weight.shape, seed=3))
     return model
 
@@ -52,9 +52,9 @@ def test_masked_samples_have_no_effect(options, training):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_kernels_skip_masked_samples_at_the_end():
-    x = draw(2, 30, 2, seed=0).float()
-    mask = torch.arange(40).expand(2, 40) < 30
+def test_kernels_skip_masked_samples():
+    x, mask = draw(2, 30, 2, seed=0).float(), torch.ones(2, 40, dtype=torch.bool)
+    mask[0, :10] = mask[1, -6:] = mask[1, [0, 4, 5, 20]] = False
     model = kernels_of(x)
     assert_close(model(poisoned(x, mask), mask), model(x), **CLOSE)
 
@@ -87,23 +87,52 @@ def test_convolutions_are_centred_unless_causal():
         assert found.tolist() == list(range(first, first + 9))
 
 
-def test_features_are_shares_of_outputs_above_thresholds():
-    """The first kernel of the first part, computed by hand."""
+def slow_features(model, x):
+    """Return the features of one series [L], kernel by kernel and sample by sample."""
+    found = []
+    for source, values in enumerate((x, np.diff(x, prepend=x[0]))):
+        for number, dilation in enumerate(model.dilations):
+            outputs = []
+            for kernel in model.kernels[number, source, :, 0].numpy():
+                weight = np.zeros((len(kernel) - 1) * dilation + 1)
+                weight[::dilation] = kernel
+                half = len(weight) // 2
+                padded = np.pad(values, half)
+                outputs.append(np.correlate(padded, weight, "valid")[source:])
+            y = np.array(outputs).reshape(GROUPS, -1, len(x) - source)
+            largest, smallest = np.zeros(y.shape[:2]), np.zeros(y.shape[:2])
+            for group in range(GROUPS):
+                for t in range(y.shape[2]):
+                    column = y[group, :, t]
+                    largest[group, column.argmax()] += max(column.max(), 0)
+                    smallest[group, column.argmin()] += column.min() < 0
+            found += [np.sqrt(each.ravel() / y.shape[2]) for each in (largest, smallest)]
+            if not source:
+                for thresholds in model.thresholds[number].numpy():
+                    found.append((np.array(outputs) > thresholds[:, None]).mean(1))
+    return np.concatenate(found)
+
+
+def test_features_match_a_loop_over_samples():
     x = draw(3, 25, 1, seed=0).float()
-    model = kernels_of(x, dilations=(2,))
-    weight = np.full(17, 0.0)
-    weight[::2] = [2, 2, 2, -1, -1, -1, -1, -1, -1]  # dilated by 2
-    for row, values in zip(model.features(x), x.squeeze(-1).numpy(), strict=True):
-        y = np.correlate(values, weight, "same")
-        assert row[0] == pytest.approx((y > model.thresholds[0, 0, 0].item()).mean())
+    model = kernels_of(x)
+    want = [slow_features(model, each) for each in x.squeeze(-1).numpy()]
+    np.testing.assert_allclose(model.features(x), want, atol=1e-5)
+
+
+def test_constant_stretches_do_not_depend_on_rounding():
+    """A constant series has outputs of 0, up to rounding, away from its ends."""
+    x = torch.full((1, 200, 1), 0.3)
+    model = kernels_of(draw(2, 200, 1, seed=0).float(), dilations=(1,))
+    noisy = x + 1e-6 * draw(1, 200, 1, seed=1).float()
+    assert_close(model.features(noisy), model.features(x), rtol=0, atol=2e-3)
 
 
 def test_each_kernel_reads_few_channels():
-    model = kernels_of(draw(2, 20, 12, seed=0).float())
-    count = model.reads.sum(-1)
-    assert count.min() == 1
-    assert 3 < count.max() <= 9
-    assert model.thresholds.shape == (4, 2, KERNELS)
+    for channels, read in ((1, 1), (3, 1), (6, 3), (40, 8)):
+        model = kernels_of(draw(2, 20, channels, seed=0).float())
+        assert (model.kernels.abs().sum(-1) > 0).sum(-1).unique().tolist() == [read]
+        assert_close(model.kernels.sum(-1), torch.zeros_like(model.kernels[..., 0]), **CLOSE)
 
 
 def test_dilations_fit_into_the_series():

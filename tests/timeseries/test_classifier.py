@@ -326,8 +326,8 @@ def test_stride_and_kernels_follow_the_length():
     X, y = np.random.default_rng(0).normal(size=(4, 1, 300)), [0, 1, 0, 1]
     design = EAClassifier(**TINY).fit(X, y).design_
     assert design["network"]["stride"] == 3
-    assert design["kernels"]["dilations"] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-    assert design["kernels"]["thresholds"] == 2
+    assert design["kernels"]["dilations"] == [1, 2, 4, 8, 16, 32]
+    assert design["kernels"]["thresholds"] == 5
     assert EAClassifier(**TINY).fit(X[..., :128], y).design_["network"]["stride"] == 1
     classifier = EAClassifier(**TINY, stride=np.int64(7), kernels=False, ensemble=2).fit(X, y)
     assert classifier.design_["network"]["stride"] == 7

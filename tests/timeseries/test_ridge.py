@@ -42,7 +42,7 @@ def test_logits_match_a_loop_over_left_out_samples(n, p):
     found, label = torch.from_numpy(left_out(penalty)), torch.from_numpy(y)
 
     def entropy(scale):
-        losses = F.cross_entropy(scale * found, label, reduction="none")
+        losses = F.cross_entropy(scale * found, label, reduction="none", label_smoothing=1 / n)
         return (losses * torch.from_numpy(share)).mean().item()
 
     scale = min(SCALES, key=entropy)
@@ -60,5 +60,4 @@ def test_samples_without_weight_are_ignored():
         for each in ((x, y, weight), (x[kept], y[kept], weight[kept]))
     ]
     for got, want in zip(*both, strict=True):
-        assert_allclose(got.shape, want.shape)
-    assert torch.isfinite(both[0][0]).all()
+        assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)

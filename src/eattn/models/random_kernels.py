@@ -1,33 +1,37 @@
-"""Classifier of time series by fixed convolutions: which shares of outputs exceed which thresholds.
+"""Classifier of time series by random convolutions with a linear map of their pooled outputs.
 
-The features follow MiniRocket (Dempster et al., 2021): 84 kernels of width 9 with weights -1 and
-2, several dilations, and the share of outputs above a threshold. Here they are also computed from
-the differences of the series, and masked samples do not count.
+A kernel has two kinds of features: the shares of its outputs above thresholds, as in ROCKET
+(Dempster et al., 2020), and how strongly and how often it responds most and least within its group
+of kernels, as in Hydra (Dempster et al., 2023). Masked samples do not count.
 """
 
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eattn._checks import check_size
+from eattn.models.series_embedding import check_series, to_front
 from eattn.nn.padding import zero_masked
 from eattn.ops.traceable import exporting
 
-WIDTH, TWOS = 9, 3  # of a kernel: its number of weights, and how many of them are 2
-KERNELS = 84  # choices of 3 of 9 weights
+WIDTH = 9  # of a kernel
+GROUPS, GROUP_SIZE = 16, 8  # of the kernels of one source and dilation
+KERNELS = GROUPS * GROUP_SIZE
 SOURCES = 2  # the series and its differences
+MOST_CHANNELS = 8  # that a kernel reads
 GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly over [0, 1]
 VALUES = 2048  # number of outputs of which a threshold is a quantile
+FLAT = 1e-4  # outputs below it are 0 but for rounding, as where a series is constant
+CACHED = 2**18  # outputs computed at a time, so that they stay in the cache
 
 
 class KernelClassifier(nn.Module):
     """logits = W features(x) + b, x [B, L, channels] -> [B, classes].
 
-    `set_thresholds` draws the kernels' channels and sets the thresholds; W and b are zero until
-    they are fitted, in closed form, with `eattn.timeseries.ridge`.
+    `draw` draws the kernels and sets the thresholds; W and b are zero until they are fitted, in
+    closed form, with `eattn.timeseries.ridge`.
 
     Parameters
     ----------
@@ -38,29 +42,30 @@ class KernelClassifier(nn.Module):
     dilations : sequence of int
         Distances between the samples that a kernel reads.
     thresholds : int
-        Number of thresholds per kernel and dilation.
+        Number of thresholds per kernel.
 
     Examples
     --------
-    >>> model = KernelClassifier(3, classes=4, dilations=(1, 2, 4), thresholds=2)
+    >>> model = KernelClassifier(3, classes=4, dilations=(1, 2), thresholds=2)
     >>> x = torch.randn(2, 20, 3)
-    >>> model.set_thresholds([x], torch.Generator().manual_seed(0))
+    >>> model.draw([x], torch.Generator().manual_seed(0))
     >>> model.features(x).shape, model(x).shape
-    (torch.Size([2, 1008]), torch.Size([2, 4]))
+    (torch.Size([2, 1536]), torch.Size([2, 4]))
     """
 
     def __init__(
         self, channels: int, classes: int, *, dilations: Sequence[int], thresholds: int
     ) -> None:
         super().__init__()
-        self.channels, self.classes = channels, check_size("classes", classes)
+        self.channels = check_size("channels", channels)
+        self.classes = check_size("classes", classes)
         self.dilations = tuple(dilations)
-        parts = SOURCES * len(self.dilations)
-        size = parts * KERNELS * check_size("thresholds", thresholds)
-        self.reads: Tensor  # [parts, KERNELS, C], 1 for the channels that a kernel sums
-        self.thresholds: Tensor  # [parts, thresholds, KERNELS]
-        self.register_buffer("reads", torch.ones(parts, KERNELS, check_size("channels", channels)))
-        self.register_buffer("thresholds", torch.zeros(parts, thresholds, KERNELS))
+        count, thresholds = len(self.dilations), check_size("thresholds", thresholds)
+        self.kernels: Tensor
+        self.thresholds: Tensor  # of the series' outputs; those of its differences have none
+        self.register_buffer("kernels", torch.zeros(count, SOURCES, KERNELS, channels, WIDTH))
+        self.register_buffer("thresholds", torch.zeros(count, thresholds, KERNELS))
+        size = count * KERNELS * (thresholds + 2 * SOURCES)
         self.head = nn.Linear(size, classes).requires_grad_(False)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -86,96 +91,116 @@ class KernelClassifier(nn.Module):
         return logits
 
     def features(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Return the share of valid outputs above each threshold, [B, features]."""
-        sources = _sources(x, key_mask)
+        """Return the pooled outputs of all kernels, [B, features]."""
+        check_series(x, self.channels, key_mask)
+        if exporting():
+            return self._features(x, key_mask)
+        rows = max(1, CACHED // (KERNELS * x.shape[1]))
+        masks = [None] * len(x) if key_mask is None else key_mask.split(rows)
+        parts = zip(x.split(rows), masks, strict=False)
+        return torch.cat([self._features(part, mask) for part, mask in parts])
+
+    def _features(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        if key_mask is not None:
+            key_mask, x, _ = to_front(key_mask, x, None)
         found = []
-        for part, thresholds in enumerate(self.thresholds):
-            values, mask = sources[part % SOURCES]
-            y = self._convolve(values, part)
-            if mask is not None:
-                y = y.masked_fill(~mask.unsqueeze(1), -torch.inf)
-                count = mask.sum(1, keepdim=True).clamp(min=1)
-            above = _count_above(y, thresholds.unsqueeze(-1))
-            found.append(above / (y.shape[-1] if mask is None else count))
+        holds = x.new_empty(x.shape[0], KERNELS, x.shape[1])  # where comparisons hold
+        for source, (values, mask) in enumerate(_sources(x, key_mask)):
+            count = mask.sum(1, keepdim=True).clamp(min=1)
+            hidden = torch.where(mask, 0.0, torch.inf).to(x.dtype).unsqueeze(1)  # [B, 1, L]
+            for number in range(len(self.dilations)):
+                y = self._convolve(values, source, number)
+                found += [(each / count).sqrt() for each in _responses(y, hidden, holds)]
+                if source == 0:
+                    y = y - hidden
+                    thresholds = self.thresholds[number].unsqueeze(-1)
+                    for each in thresholds:
+                        found.append(_compare(torch.gt, y, each, holds).sum(-1) / count)
         return torch.cat(found, 1)
 
-    def set_thresholds(self, batches: Sequence[Tensor], generator: torch.Generator) -> None:
-        """Draw the channels of each kernel, and set its thresholds to quantiles of its outputs.
+    def draw(self, series: Sequence[Tensor], generator: torch.Generator) -> None:
+        """Draw the kernels, and set the thresholds to quantiles of their outputs.
 
         Parameters
         ----------
-        batches : sequence of Tensor, shape (B, L, C)
+        series : sequence of Tensor, shape (B, L, C)
             Training series, all samples of which are valid.
         generator : torch.Generator
             Source of random numbers.
         """
-        self.reads.copy_(_draw_channels(self.reads, generator))
-        sources = [_sources(x, None) for x in batches]
-        for part, thresholds in enumerate(self.thresholds):
-            outputs = [
-                self._convolve(each[part % SOURCES][0], part).transpose(0, 1).flatten(1)
-                for each in sources
-            ]
-            y = torch.cat(outputs, 1)
-            chosen = torch.randint(y.shape[1], (VALUES,), generator=generator)
-            y = y[:, chosen].sort(1).values
-            y = (y[:, 1:] + y[:, :-1]) / 2  # between outputs, so that rounding decides nothing
+        self.kernels.copy_(_draw_kernels(self.kernels, generator))
+        each = VALUES // len(series) + 1
+        for number, thresholds in enumerate(self.thresholds):
+            outputs = []
+            for x in series:
+                y = self._convolve(x.transpose(1, 2), 0, number).transpose(0, 1).flatten(1)
+                outputs.append(y[:, torch.randperm(y.shape[1], generator=generator)[:each]])
+            values = torch.cat(outputs, 1).sort(1).values
+            values = (values[:, 1:] + values[:, :-1]) / 2  # so that rounding decides nothing
+            values = torch.where(values.abs() < FLAT, FLAT, values)
             share = torch.arange(1, thresholds.numel() + 1) * GOLDEN % 1
-            at = (share.view(thresholds.shape) * y.shape[1]).long()
-            thresholds.copy_(y.gather(1, at.T).T)
+            at = (share.view(thresholds.shape) * values.shape[1]).long()
+            thresholds.copy_(values.gather(1, at.T).T)
 
-    def _convolve(self, x: Tensor, part: int) -> Tensor:
-        """Convolve x [B, C, L] with the kernels of a part, zero-padded to [B, KERNELS, L]."""
-        dilation = self.dilations[part // SOURCES]
-        weight = self.reads[part].unsqueeze(-1) * _kernels(x).unsqueeze(1)
-        return F.conv1d(x, weight, padding=WIDTH // 2 * dilation, dilation=dilation)
+    def _convolve(self, x: Tensor, source: int, number: int) -> Tensor:
+        """Convolve x [B, C, L] with the kernels of a dilation, zero-padded to [B, KERNELS, L]."""
+        dilation = self.dilations[number]
+        kernels = self.kernels[number, source]
+        return F.conv1d(x, kernels, padding=WIDTH // 2 * dilation, dilation=dilation)
 
 
 def choose_dilations(length: int) -> tuple[int, ...]:
-    """Return dilations whose kernels fit into a series: 1, 2, 3, 4, 6, 8, 12, ...
+    """Return the powers of two whose kernels fit into a series.
 
     >>> choose_dilations(100)
-    (1, 2, 3, 4, 6, 8, 12)
+    (1, 2, 4, 8)
     """
     largest = max((length - 1) // (WIDTH - 1), 1)
-    powers = [2**i for i in range(largest.bit_length())]
-    between = [3 * power // 2 for power in powers[1:]]
-    return tuple(d for d in sorted({*powers, *between}) if d <= largest)
+    return tuple(2**i for i in range(largest.bit_length()))
 
 
-def _count_above(y: Tensor, thresholds: Tensor) -> Tensor:
-    """Count the outputs y [B, K, L] above thresholds [T, K, 1], as floats [B, T K]."""
+def _responses(y: Tensor, hidden: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
+    """Compare the outputs y [B, KERNELS, L] within each group.
+
+    Returns the sum of the positive outputs of each kernel that are the largest of their group, and
+    the number of the negative ones that are the smallest, both [B, KERNELS]. Samples do not count
+    where `hidden` [B, 1, L] is infinite; elsewhere, it is 0.
+    """
+    y, holds = (each.unflatten(1, (GROUPS, GROUP_SIZE)) for each in (y, holds))
+    largest = y.amax(2, keepdim=True) - hidden.unsqueeze(1)
+    smallest = y.amin(2, keepdim=True).clamp(max=-FLAT) + hidden.unsqueeze(1)
+    most = (_compare(torch.eq, y, largest, holds) * largest.clamp(min=0)).sum(-1)
+    return most.flatten(1), _compare(torch.eq, y, smallest, holds).sum(-1).flatten(1)
+
+
+def _compare(compare: Callable[..., Tensor], x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    """Return 1.0 where the comparison holds and 0.0 elsewhere; `out` is overwritten."""
     if exporting():
-        return (y.unsqueeze(1) > thresholds).to(y.dtype).sum(-1).flatten(1)
-    # Comparisons that are written as floats are summed several times as fast as bools.
-    above = torch.empty_like(y)
-    return torch.cat([torch.gt(y, each, out=above).sum(-1) for each in thresholds], 1)
+        return compare(x, y).to(x.dtype)
+    return compare(x, y, out=out)  # summed several times as fast as bools
 
 
-def _kernels(like: Tensor) -> Tensor:
-    """Return all kernels [KERNELS, WIDTH] with three weights of 2 and six of -1."""
-    weight = like.new_full((KERNELS, WIDTH), -1.0)
-    twos = torch.tensor(list(combinations(range(WIDTH), TWOS)), device=like.device)
-    return weight.scatter(1, twos, 2.0)
-
-
-def _sources(x: Tensor, key_mask: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+def _sources(x: Tensor, key_mask: Tensor | None) -> list[tuple[Tensor, Tensor]]:
     """Return the series and its differences as [B, C, L], each with its mask."""
-    if key_mask is not None:
-        x = zero_masked(x, key_mask)
+    if key_mask is None:
+        key_mask = x.new_ones(x.shape[:2], dtype=torch.bool)
     # Shifted by padding, as torch.export cannot trace an axis that may have size 0.
-    known = torch.arange(x.shape[1], device=x.device) > 0
-    difference = (x - F.pad(x, (0, 0, 1, -1))) * known.unsqueeze(-1)
-    if key_mask is not None:
-        known = key_mask & F.pad(key_mask, (1, -1))
-        difference = zero_masked(difference, known)
-    return [(each.transpose(1, 2).contiguous(), key_mask) for each in (x, difference)]
+    known = key_mask & F.pad(key_mask, (1, -1))
+    difference = zero_masked(x - F.pad(x, (0, 0, 1, -1)), known)
+    # `contiguous` keeps the strides of a single channel, with which convolutions are slow.
+    rows, differences = (
+        each.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        for each in (x, difference)
+    )
+    return [(rows, key_mask), (differences, known)]
 
 
-def _draw_channels(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the channels that each kernel sums: few more often than many, at most 9."""
-    *shape, channels = like.shape
-    most = torch.tensor(min(channels, WIDTH) + 1.0).log2()
-    count = torch.exp2(torch.rand(*shape, 1, generator=generator) * most).floor()
-    rank = torch.rand(*shape, channels, generator=generator).argsort(-1).argsort(-1)
-    return (rank < count).to(like)
+def _draw_kernels(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw kernels of mean 0; a group reads half of the channels, at most MOST_CHANNELS."""
+    count, sources, _, channels, _ = like.shape
+    weight = torch.randn(like.shape, generator=generator)
+    weight = weight - weight.mean(-1, keepdim=True)
+    rank = torch.rand(count, sources, GROUPS, channels, generator=generator).argsort(-1).argsort(-1)
+    read = rank < max(1, min(channels // 2, MOST_CHANNELS))
+    weight = weight * read.repeat_interleave(GROUP_SIZE, 2).unsqueeze(-1)
+    return weight / weight.abs().sum((3, 4), keepdim=True)

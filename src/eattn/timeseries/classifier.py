@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from eattn._checks import check_bool, check_number, check_size
-from eattn.models.random_kernels import KERNELS, SOURCES, choose_dilations
+from eattn.models.random_kernels import KERNELS, choose_dilations
 from eattn.models.shape_classifier import ShapeState
 from eattn.nn import check_mixer
 from eattn.timeseries import arrays, store, training
@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 MAX_TOKENS = 128  # largest number of tokens, unless `stride` is set or `causal`
-FEATURES = 4000  # of the kernels, approximately
+SHARES = 4000  # of outputs above thresholds, approximately: features of the kernels
 StreamState = tuple[ShapeState, ...]
 NETWORK = ("mixer", "dim", "depth", "heads", "ffn", "dropout", "causal")
 
@@ -356,7 +356,7 @@ class EAClassifier(BaseClassifier):
         network |= {"stride": stride, "max_len": self.max_len_}
         if params["kernels"] and not causal:
             dilations = choose_dilations(self.max_len_)
-            thresholds = max(1, round(FEATURES / (SOURCES * KERNELS * len(dilations))))
+            thresholds = max(1, round(SHARES / (KERNELS * len(dilations))))
             kernels = sizes | {"dilations": list(dilations), "thresholds": thresholds}
         return {"network": network, "kernels": kernels, "ensemble": params["ensemble"]}
 

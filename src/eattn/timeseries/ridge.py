@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PENALTIES = tuple(10 ** (i / 2) for i in range(-6, 7))
+PENALTIES = tuple(10 ** (i / 2) for i in range(-14, 5))
 SCALES = tuple(10 ** (i / 10) for i in range(-10, 21))  # of the predictions, to be logits
 SMALLEST = 1e-6  # standard deviation of a feature that is used
 
@@ -14,7 +14,8 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
     The regression predicts 1 for the class of a sample and -1 for the others. The penalty has the
     smallest leave-one-out error. The predictions are then scaled to logits, by the factor with the
-    smallest cross-entropy of the leave-one-out predictions.
+    smallest cross-entropy of the leave-one-out predictions. A label smoothing of 1 / n keeps the
+    factor small if these are all right.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
     std = (share * x.square()).sum(0).sqrt()
     used = std > SMALLEST
     factor = torch.where(used, 1 / (std.clamp(min=SMALLEST) * used.sum().clamp(min=1).sqrt()), 0.0)
-    root = (share * len(x)).sqrt()  # scaled by it, the weighted squares are plain squares
+    count = int((share > 0).sum())
+    root = (share * count).sqrt()  # scaled by it, the weighted squares are plain squares
     x = x * factor * root
     target = 2 * F.one_hot(y).double() - 1
     center = (share * target).sum(0)
@@ -71,8 +73,10 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 def _calibrate(predictions: Tensor, y: Tensor, share: Tensor) -> float:
     """Return the factor of predictions [n, classes] with the smallest cross-entropy."""
 
+    count = int((share > 0).sum())
+
     def loss(scale: float) -> float:
-        each = F.cross_entropy(scale * predictions, y, reduction="none")
+        each = F.cross_entropy(scale * predictions, y, reduction="none", label_smoothing=1 / count)
         return float((share * each).sum())
 
     return min(SCALES, key=loss)

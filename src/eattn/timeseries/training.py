@@ -208,7 +208,7 @@ def fit_kernels(
     generator = torch.Generator().manual_seed(seed)
     known = [x.unsqueeze(0) for x in series if len(x)]
     few = torch.randperm(len(known), generator=generator)[:THRESHOLD_SERIES]
-    kernels.set_thresholds([known[i] for i in few], generator)
+    kernels.draw([known[i] for i in few], generator)
     features = torch.cat(list(_in_batches(kernels.features, series, torch.device("cpu"))))
     weight = torch.ones(len(y)) if class_weight is None else class_weight[y]
     linear, bias = fit_ridge(features, y, weight)
