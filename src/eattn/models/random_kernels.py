@@ -23,7 +23,7 @@ SOURCES = 2  # the series and its differences
 MOST_CHANNELS = 8  # that a kernel reads
 GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly over [0, 1]
 VALUES = 2048  # number of outputs of which a threshold is a quantile
-FLAT = 1e-4  # outputs below it are 0 but for rounding, as where a series is constant
+FLAT = 1e-4  # smaller differences may be rounding, as where a series is constant
 CACHED = 2**18  # outputs computed at a time, so that they stay in the cache
 
 
@@ -135,12 +135,9 @@ class KernelClassifier(nn.Module):
             for x in series:
                 y = self._convolve(x.transpose(1, 2), 0, number).transpose(0, 1).flatten(1)
                 outputs.append(y[:, torch.randperm(y.shape[1], generator=generator)[:each]])
-            values = torch.cat(outputs, 1).sort(1).values
-            values = (values[:, 1:] + values[:, :-1]) / 2  # so that rounding decides nothing
-            values = torch.where(values.abs() < FLAT, FLAT, values)
             share = torch.arange(1, thresholds.numel() + 1) * GOLDEN % 1
-            at = (share.view(thresholds.shape) * values.shape[1]).long()
-            thresholds.copy_(values.gather(1, at.T).T)
+            quantiles = _quantiles(torch.cat(outputs, 1), share.view(thresholds.shape).T)
+            thresholds.copy_(quantiles.T)
 
     def _convolve(self, x: Tensor, source: int, number: int) -> Tensor:
         """Convolve x [B, C, L] with the kernels of a dilation, zero-padded to [B, KERNELS, L]."""
@@ -169,7 +166,7 @@ def _responses(y: Tensor, hidden: Tensor, holds: Tensor) -> tuple[Tensor, Tensor
     y, holds = (each.unflatten(1, (GROUPS, GROUP_SIZE)) for each in (y, holds))
     largest = y.amax(2, keepdim=True) - hidden.unsqueeze(1)
     smallest = y.amin(2, keepdim=True).clamp(max=-FLAT) + hidden.unsqueeze(1)
-    most = (_compare(torch.eq, y, largest, holds) * largest.clamp(min=0)).sum(-1)
+    most = (_compare(torch.eq, y, largest, holds) * F.threshold(largest, FLAT, 0.0)).sum(-1)
     return most.flatten(1), _compare(torch.eq, y, smallest, holds).sum(-1).flatten(1)
 
 
@@ -178,6 +175,19 @@ def _compare(compare: Callable[..., Tensor], x: Tensor, y: Tensor, out: Tensor) 
     if exporting():
         return compare(x, y).to(x.dtype)
     return compare(x, y, out=out)  # summed several times as fast as bools
+
+
+def _quantiles(y: Tensor, share: Tensor) -> Tensor:
+    """Return quantiles of each row of y [K, n] at share [K, T], each in a gap between values.
+
+    Values may be equal but for rounding, so a quantile is the mean of a value and the next one
+    that is larger by FLAT.
+    """
+    y = y.sort(1).values
+    value = y.gather(1, (share * y.shape[1]).long())
+    after = torch.searchsorted(y, value + FLAT, right=True)
+    y = torch.cat([y, y[:, -1:] + 2 * FLAT], 1)
+    return (value + y.gather(1, after)) / 2
 
 
 def _sources(x: Tensor, key_mask: Tensor | None) -> list[tuple[Tensor, Tensor]]:
