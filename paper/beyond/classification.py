@@ -431,9 +431,9 @@ def _early_table(rows: Rows) -> Iterator[Table]:
 
 def harmonic_mean(row: Row) -> float:
     """Return the harmonic mean of accuracy and 1 - earliness."""
-    accuracy, spared = row["accuracy"], 1 - row["earliness"]
-    total = accuracy + spared
-    return float(2 * accuracy * spared / total) if total else 0.0
+    from eattn.timeseries.early import EarlyScore
+
+    return EarlyScore(row["accuracy"], row["earliness"]).harmonic_mean
 
 
 def _text(value: float | None) -> str:

@@ -44,20 +44,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classify")
     train = ts(folder / "train.ts", ["a,b", "c"] * 30)
     test = ts(folder / "test.ts", ["a,b", "c"] * 5, seed=1)
-    options = (
-        "--dim",
-        16,
-        "--depth",
-        1,
-        "--epochs",
-        20,
-        "--lr",
-        0.01,
-        "--seed",
-        3,
-        "--validation",
-        0.2,
-    )
+    options = ("--dim", 16, "--depth", 1, "--epochs", 20, "--lr", 0.01, "--seed", 3)
+    options += ("--validation", 0.2)
     output = run("fit", train, "--out", folder / "model", *options)
     return train, test, folder / "model", output
 

@@ -92,6 +92,13 @@ def test_loaded_model_decides_the_same(fitted, tmp_path):
         EarlyClassifier.load(tmp_path / "plain")
 
 
+def test_invalid_series_raise(fitted):
+    with pytest.raises(ValueError, match="X must have 1 channels as in fit, got 2"):
+        fitted.predict_early(np.zeros((3, 2, 5)))
+    with pytest.raises(ValueError, match="inf"):
+        fitted.predict_early(np.full((3, 1, 5), np.inf))
+
+
 @pytest.mark.parametrize(
     ("options", "y", "message"),
     [

@@ -307,7 +307,7 @@ class ClassifierEnsemble(nn.Module):
     networks : sequence of ShapeClassifier
         Networks, at least one.
     kernels : KernelClassifier, optional
-        Classifier with fixed convolutions.
+        Classifier with random convolutions.
     """
 
     def __init__(self, networks: Sequence[nn.Module], kernels: nn.Module | None = None) -> None:

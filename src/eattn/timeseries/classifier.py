@@ -39,7 +39,7 @@ class EAClassifier(BaseClassifier):
 
     The probabilities are the mean of two classifiers: a network with a convolutional stem and
     element-wise attention (`eattn.models.ShapeClassifier`), and ridge regression on the outputs of
-    fixed convolutions (`eattn.models.KernelClassifier`).
+    random convolutions (`eattn.models.KernelClassifier`).
 
     Series may have any number of channels, unequal lengths and missing values. Channels are
     standardised with the mean and standard deviation of the training data. A series longer than
@@ -73,7 +73,7 @@ class EAClassifier(BaseClassifier):
         Read only earlier samples, so that `predict_stream` can classify streams. There are no
         kernels then.
     kernels : bool, default True
-        Average the network's probabilities with those of the fixed convolutions.
+        Average the network's probabilities with those of the random convolutions.
     ensemble : int, default 1
         Number of networks, trained one after the other with different seeds.
     epochs : int, optional
@@ -337,6 +337,8 @@ class EAClassifier(BaseClassifier):
 
     def _predict_prefixes(self, X: list[Sample]) -> list[NDArray[np.float64]]:
         """Return the probabilities [length, classes] after each sample of a causal classifier."""
+        X = self._preprocess_collection(X, store_metadata=False)
+        self._check_shape(X)
         series = arrays.to_tensors(X, self.scaler_, flag_missing=self.flag_missing_)
         with torch.inference_mode():
             batches = training.logits_of(self.model_, series, every=True)

@@ -14,8 +14,8 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
     The regression predicts 1 for the class of a sample and -1 for the others. The penalty has the
     smallest leave-one-out error. The predictions are then scaled to logits, by the factor with the
-    smallest cross-entropy of the leave-one-out predictions. A label smoothing of 1 / n keeps the
-    factor small if these are all right.
+    smallest cross-entropy of the leave-one-out predictions. Label smoothing of 1 / n keeps the
+    factor finite if all of them are right.
 
     Parameters
     ----------
@@ -32,15 +32,15 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
     bias : Tensor, shape (classes,)
     """
     share = (weight / weight.sum()).double().unsqueeze(1)  # [n, 1]
-    x = features.double()
+    x = features.to(torch.float64, copy=True)
     mean = (share * x).sum(0)
-    x = x - mean
+    x -= mean
     std = (share * x.square()).sum(0).sqrt()
     used = std > SMALLEST
     factor = torch.where(used, 1 / (std.clamp(min=SMALLEST) * used.sum().clamp(min=1).sqrt()), 0.0)
     count = int((share > 0).sum())
     root = (share * count).sqrt()  # scaled by it, the weighted squares are plain squares
-    x = x * factor * root
+    x *= factor * root
     target = 2 * F.one_hot(y).double() - 1
     center = (share * target).sum(0)
     residual = (target - center) * root
@@ -72,11 +72,10 @@ def fit_ridge(features: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
 def _calibrate(predictions: Tensor, y: Tensor, share: Tensor) -> float:
     """Return the factor of predictions [n, classes] with the smallest cross-entropy."""
-
-    count = int((share > 0).sum())
+    smoothing = 1 / int((share > 0).sum())
 
     def loss(scale: float) -> float:
-        each = F.cross_entropy(scale * predictions, y, reduction="none", label_smoothing=1 / count)
+        each = F.cross_entropy(scale * predictions, y, reduction="none", label_smoothing=smoothing)
         return float((share * each).sum())
 
     return min(SCALES, key=loss)
