@@ -206,11 +206,11 @@ def _sources(x: Tensor, key_mask: Tensor | None) -> list[tuple[Tensor, Tensor]]:
 
 
 def _draw_kernels(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw kernels of mean 0; a group reads half of the channels, at most MOST_CHANNELS."""
+    """Draw kernels of mean 0; a group reads half of the channels or MOST_CHANNELS of them."""
     count, sources, _, channels, _ = like.shape
     weight = torch.randn(like.shape, generator=generator)
     weight = weight - weight.mean(-1, keepdim=True)
     rank = torch.rand(count, sources, GROUPS, channels, generator=generator).argsort(-1).argsort(-1)
-    read = rank < max(1, min(channels // 2, MOST_CHANNELS))
+    read = rank < min((channels + 1) // 2, MOST_CHANNELS)
     weight = weight * read.repeat_interleave(GROUP_SIZE, 2).unsqueeze(-1)
     return weight / weight.abs().sum((3, 4), keepdim=True)
