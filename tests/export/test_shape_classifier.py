@@ -24,7 +24,7 @@ def with_kernels():
     kernels = KernelClassifier(C, 4, dilations=(1,), thresholds=1)
     kernels.draw([draw(5, 30, C, seed=0).float()], torch.Generator().manual_seed(0))
     kernels.head.weight.copy_(0.1 * draw(*kernels.head.weight.shape, seed=1))
-    return ClassifierEnsemble([made(stride=2), made(dim=4, stride=2)], kernels)
+    return ClassifierEnsemble([made(stride=2), made(depth=0)], kernels)
 
 
 @pytest.mark.parametrize("make", [made, with_kernels], ids=["network", "ensemble"])
