@@ -142,12 +142,13 @@ def test_dilations_fit_into_the_series():
     assert all(8 * d < 500 for d in choose_dilations(500))
 
 
-def test_ensemble_weighs_kernels_as_much_as_all_networks():
+def test_ensemble_weighs_kernels_twice_as_much_as_all_networks():
     x = draw(4, 20, 2, seed=0).float()
     networks, kernels = [made(), made(dim=4)], kernels_of(x)
     with torch.no_grad():
         p, q = (network(x).softmax(-1) for network in networks)
-        want = ((p + q) / 2 + kernels(x).softmax(-1)) / 2
+        want = ((p + q) / 2 * kernels(x).softmax(-1) ** 2) ** (1 / 3)
+        want = want / want.sum(-1, keepdim=True)
         assert_close(ClassifierEnsemble(networks, kernels)(x).softmax(-1), want)
 
 

@@ -362,7 +362,7 @@ def test_stream_needs_a_causal_classifier_and_samples(fitted):
         classifier.predict_stream(np.zeros((1, 3, 4)))
 
 
-def test_ensemble_averages_networks_and_kernels():
+def test_ensemble_combines_networks_and_kernels():
     X, y = array(20)
     both = EAClassifier(**TINY, ensemble=2).fit(X, y)
     alone = EAClassifier(**TINY, kernels=False).fit(X, y)
@@ -371,7 +371,9 @@ def test_ensemble_averages_networks_and_kernels():
     with torch.no_grad():
         kernels = both.model_.kernels(x).double().softmax(-1)
     networks = (alone.predict_proba(X) + other.predict_proba(X)) / 2
-    assert_allclose(both.predict_proba(X), (networks + kernels.numpy()) / 2, atol=1e-5)
+    product = np.cbrt(networks * kernels.numpy() ** 2)
+    expected = product / product.sum(1, keepdims=True)
+    assert_allclose(both.predict_proba(X), expected, atol=1e-5)
 
 
 def test_small_data_is_trained_for_more_epochs():

@@ -19,6 +19,7 @@ from eattn.ops.traceable import exporting
 FIRST_WIDTHS, NEXT_WIDTHS = (9, 19, 39), (5, 11, 21)  # of the convolutions, in tokens; all odd
 BOTTLENECK = 32  # channels that the convolutions after the first layer read
 DROPOUT = 0.2  # of the pooled vector
+NETWORK_WEIGHT = 1 / 3  # of the networks' log-probabilities, next to those of the kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,9 +299,9 @@ def _pool_every(y: Tensor) -> Tensor:
 
 
 class ClassifierEnsemble(nn.Module):
-    """Mean of the probabilities of several networks, and of a `KernelClassifier` if there is one.
+    """Mean of the probabilities of several networks, combined with a `KernelClassifier` if any.
 
-    The networks together count as much as the kernels.
+    The combination is the geometric mean, in which the kernels count twice as much as all networks.
 
     Parameters
     ----------
@@ -321,14 +322,14 @@ class ClassifierEnsemble(nn.Module):
         return config
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, *, every: bool = False) -> Tensor:
-        """Return logits of the mean probabilities; see `ShapeClassifier.forward`."""
+        """Return logits of the combined probabilities; see `ShapeClassifier.forward`."""
         logits = self._mean([network(x, key_mask, every=every) for network in self.networks])
         if self.kernels is None:
             return logits
         if every:
             raise ValueError("every=True needs a model without kernels, which read whole series")
         other: Tensor = self.kernels(x, key_mask).log_softmax(-1)
-        return torch.logaddexp(logits.log_softmax(-1), other)
+        return torch.lerp(other, logits.log_softmax(-1), NETWORK_WEIGHT)
 
     def _mean(self, logits: list[Tensor]) -> Tensor:
         """Return logits of the mean probabilities."""

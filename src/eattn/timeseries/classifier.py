@@ -37,9 +37,9 @@ NETWORK = ("mixer", "dim", "depth", "heads", "ffn", "dropout", "causal")
 class EAClassifier(BaseClassifier):
     """Time-series classifier for scikit-learn and aeon.
 
-    The probabilities are the mean of two classifiers: a network with a convolutional stem and
-    element-wise attention (`eattn.models.ShapeClassifier`), and ridge regression on the outputs of
-    random convolutions (`eattn.models.KernelClassifier`).
+    The probabilities combine two classifiers: a network with a convolutional stem and element-wise
+    attention (`eattn.models.ShapeClassifier`), and ridge regression on the outputs of random
+    convolutions (`eattn.models.KernelClassifier`).
 
     Series may have any number of channels, unequal lengths and missing values. Channels are
     standardised with the mean and standard deviation of the training data. A series longer than
@@ -73,7 +73,7 @@ class EAClassifier(BaseClassifier):
         Read only earlier samples, so that `predict_stream` can classify streams. There are no
         kernels then.
     kernels : bool, default True
-        Average the network's probabilities with those of the random convolutions.
+        Combine the network with ridge regression on random convolutions.
     ensemble : int, default 1
         Number of networks, trained one after the other with different seeds.
     epochs : int, optional
