@@ -69,6 +69,7 @@ ELSEWHERE = (
     "table3",
     "table4",
     "faithful",
+    "classification",
     "forecasting",
     "lm",
     "pretraining",
