@@ -33,7 +33,7 @@ def models(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["onnx", "torch"])
+@pytest.fixture(scope="module", params=["onnx", pytest.param("torch", marks=pytest.mark.full)])
 def exported(request, models, tmp_path_factory):
     """Export the classifier over an earlier export."""
     out = tmp_path_factory.mktemp(request.param) / "out"
