@@ -68,8 +68,9 @@ def on_startup(command: str, dirty: bool) -> None:
     except RuntimeError as error:
         raise PluginError(str(error)) from error
     script = HERE / "browser_models.py"
-    sources = [path for name in MODEL_SOURCES for path in (ROOT / "src/eattn" / name).rglob("*.*")]
-    sources = [path for path in sources if path.suffix in (".py", ".safetensors")]
+    folders = [ROOT / "src/eattn" / name for name in MODEL_SOURCES]
+    kinds = ("*.py", "*.safetensors")
+    sources = [path for folder in folders for kind in kinds for path in folder.rglob(kind)]
     if _newest([script, *sources]) > _newest([MODELS / "models.json"]):
         command_line = [sys.executable, str(script), str(MODELS)]
         if subprocess.run(command_line, check=False).returncode:

@@ -51,7 +51,7 @@ PUBLISHED = {  # name in the file of results: name in the tables
     "auto_ets": "AutoETS",
     "deepar": "DeepAR",
 }
-PRETRAINED = {  # millions of parameters, as published
+PRETRAINED = {  # millions of parameters
     ZERO_SHOT: "0.3",
     "Chronos-2": "120",
     "TimesFM-2.5": "200",

@@ -35,7 +35,7 @@ LONGEST = 400  # of an arbitrary season
 
 
 def draw_seasons(rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the season lengths of a series, and those that a forecaster is told."""
+    """Return the season lengths of a series, and those that are declared to the model."""
     if rng.random() < ARBITRARY:
         seasons: tuple[int, ...] = (int(np.exp(rng.uniform(np.log(2), np.log(LONGEST)))),)
     else:

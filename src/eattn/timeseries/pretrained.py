@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ class Pretrained:
     weights: Mapping[str, Tensor]
 
 
-@cache
 def load_pretrained(name: str) -> Pretrained:
     """Read the weights of this name from the package, or else from a file of this path."""
     path = FOLDER / f"{name}.safetensors" if name in NAMES else Path(name)
