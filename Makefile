@@ -32,7 +32,7 @@ demo: $(STAMP)  ## compare with softmax attention and write demo/report.html (5 
 	$(BIN)/python -m paper demo
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not full"
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not full"
 
 test-all: test  ## run all tests, with every combination of the GPU kernels (1 hour)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m full -v

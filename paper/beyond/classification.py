@@ -70,6 +70,7 @@ PUBLISHED = dict(zip(PAPER_SETS, (0.970, 0.863, 0.472, 0.909), strict=True))
 SHORTEST = 9  # samples that the kernels of MiniRocket need
 HELD_OUT = 1 / 3  # share of a training split that the split `dev` holds out
 STREAMED = 200  # samples of which the time is measured
+LEVEL = 0.05  # of the tests whether two models differ
 
 
 @dataclass(frozen=True)
@@ -440,11 +441,61 @@ def _text(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
+def cliques(scores: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return the first and last of neighbouring models that do not differ, in the order of ranks.
+
+    Models differ if the one-sided Wilcoxon test of their `scores` [sets, models] does, at a level
+    of 5 % divided by the number of other models, as in the diagrams of aeon.
+    """
+    from aeon.benchmarking.stats import wilcoxon_test
+
+    count = scores.shape[1]
+    same = wilcoxon_test(scores, range(count)) > LEVEL / (count - 1)
+    ends = [i + int(np.argmin([*same[i, i:], False])) - 1 for i in range(count)]
+    return [
+        (first, last)
+        for first, last in enumerate(ends)
+        if last > first and (first == 0 or last > ends[first - 1])
+    ]
+
+
 def draw(rows: Sequence[Row]) -> Chart | None:
-    """Draw the accuracy of ours against MultiRocketHydra's and MiniRocket's, a dot per set."""
+    """Draw the mean ranks, and our accuracy against that of the rockets, a dot per set."""
     found = accuracies(next(iter(variants(rows).values()), []))
     drawn = [_scatter(found, model) for model in (MULTI, MINI) if {OURS, model} <= set(found)]
+    if len(common(found)) > 1 and len(found) > 1:
+        drawn.append(_rank_diagram(found))
     return Chart(drawn) if drawn else None
+
+
+def _rank_diagram(found: Mapping[str, Mapping[str, Mean]]) -> Panel:
+    """Draw mean ranks, and a bar over the models that do not differ."""
+    sets = common(found)
+    mean = dict(sorted(ranks(found, sets).items(), key=lambda item: item[1]))
+    order = list(mean)
+    scores = np.array([[found[model][data].value for model in order] for data in sets])
+    points: list[dict[str, Any]] = [
+        {"series": model, "y": model, "x": rank, "text": f"{rank:.2f}"}
+        for model, rank in mean.items()
+    ]
+    bars = [
+        {"y": " " * (i + 1), "x": mean[order[first]], "end": mean[order[last]]}
+        for i, (first, last) in enumerate(cliques(scores))
+    ]
+    y = alt.Y("y:N", sort=[*order, *(bar["y"] for bar in bars)], title=None)
+    scale = alt.Scale(domain=[1, len(order)], nice=False, padding=12)
+    x = alt.X("x:Q", title="mean rank (1 is best)", scale=scale).axis(tickCount=2 * len(order))
+    y = y.axis(grid=False, ticks=False, labelPadding=8, labelLimit=200)
+    dots = alt.Chart(alt.Data(values=points)).encode(x=x, y=y)
+    joined = alt.Chart(alt.Data(values=bars)).mark_rule(color=GREY, strokeWidth=5)
+    body = alt.layer(
+        joined.encode(x=x, x2="end:Q", y=y),
+        dots.mark_point(filled=True, color=BLUE, size=60).encode(tooltip=["series:N", "x:Q"]),
+        dots.mark_text(align="left", dx=8).encode(text="text:N"),
+    )
+    title = f"Mean rank on {len(sets)} sets; a bar joins models without a significant difference"
+    height = 28 * (len(points) + len(bars)) + 30
+    return Panel(title, body, {OURS: Look(BLUE)}, columns=6, height=height, legend=False)
 
 
 def _scatter(found: Mapping[str, Mapping[str, Mean]], model: str) -> Panel:
@@ -455,14 +506,16 @@ def _scatter(found: Mapping[str, Mapping[str, Mean]], model: str) -> Panel:
     both = [point[axis] for point in points for axis in "xy"]
     least = min(both, default=0.0)
     scale = alt.Scale(domain=[least, 1.0], nice=False)
-    dots = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("x:Q", title=f"accuracy of {model}", scale=scale),
-        y=alt.Y("y:Q", title=f"accuracy of {OURS}", scale=scale),
-        tooltip=["series:N", "x:Q", "y:Q"],
-    )
+    axes = {
+        "x": alt.X("x:Q", title=f"accuracy of {model}", scale=scale),
+        "y": alt.Y("y:Q", title=f"accuracy of {OURS}", scale=scale),
+    }
+    dots = alt.Chart(alt.Data(values=points)).mark_point(filled=True, color=BLUE, size=40)
     ends = [{"x": least, "y": least}, {"x": 1.0, "y": 1.0}]
-    line = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY).encode(x="x:Q", y="y:Q")
-    body = alt.layer(line, dots.mark_point(filled=True, color=BLUE, size=40))
+    line = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeWidth=1)
+    body = alt.layer(
+        line.encode(**axes), dots.encode(tooltip=["series:N", "x:Q", "y:Q"], **axes)
+    )
     return Panel(f"{OURS} against {model}", body, {OURS: Look(BLUE)}, legend=False)
 
 

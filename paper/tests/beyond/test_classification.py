@@ -88,6 +88,15 @@ def test_equal_scores_share_a_rank():
     assert classification.ranks(found, "xy") == {"a": 2.25, "b": 1.75, "c": 2.0}
 
 
+def test_models_that_do_not_differ_form_cliques():
+    better = np.linspace(0.01, 0.02, 20)
+    same = np.resize([0.01, -0.01], 20) + np.linspace(0, 0.001, 20)
+    scores = np.stack([0.9 + better, 0.9 - same, np.full(20, 0.9), 0.9 - better], 1)
+    assert classification.cliques(scores) == [(1, 2)]
+    assert classification.cliques(scores[:, 1:3]) == [(0, 1)]
+    assert classification.cliques(scores[:, [0, 3]]) == []
+
+
 def made(accuracy):
     fixed = {"what": "accuracy", "seed": 0, "fit_seconds": 1.0, "predict_seconds": 1.0}
     return [

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers.generation.candidate_generator import CandidateGenerator
 
 SHORTEST = 4  # tokens of a draft; on a CPU, reading 2 or 3 takes as long as reading 4
-MAX_PAUSE = 64  # tokens
+MAX_PAUSE = 128  # tokens
 USEFUL = 2  # accepted tokens of a draft that is worth its time
 
 
@@ -16,7 +16,7 @@ class AdaptiveLookup(CandidateGenerator):
     Reading a draft takes time even if it is rejected, and every word occurs again sooner or later.
     After a draft that was accepted entirely, the next one is twice as long. After another, it has
     one token more than were accepted, but at least 4. If no token was accepted, the next token is
-    generated without a draft; after further such drafts the next 2, 4, ... up to 64 tokens, until
+    generated without a draft; after further such drafts the next 2, 4, ... up to 128 tokens, until
     two tokens of a draft are accepted. Drafts do not change the generated text.
 
     Parameters
