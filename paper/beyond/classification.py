@@ -513,9 +513,7 @@ def _scatter(found: Mapping[str, Mapping[str, Mean]], model: str) -> Panel:
     dots = alt.Chart(alt.Data(values=points)).mark_point(filled=True, color=BLUE, size=40)
     ends = [{"x": least, "y": least}, {"x": 1.0, "y": 1.0}]
     line = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeWidth=1)
-    body = alt.layer(
-        line.encode(**axes), dots.encode(tooltip=["series:N", "x:Q", "y:Q"], **axes)
-    )
+    body = alt.layer(line.encode(**axes), dots.encode(tooltip=["series:N", "x:Q", "y:Q"], **axes))
     return Panel(f"{OURS} against {model}", body, {OURS: Look(BLUE)}, legend=False)
 
 

@@ -1,7 +1,7 @@
 """Learning curves and zero-shot errors of the recipe with several mixers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
@@ -19,7 +19,7 @@ from paper.forecasting.plan import ZERO_SHOT
 from paper.forecasting.plan import Plan as ForecastingPlan
 from paper.harness.chart import Chart, lines
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog
+from paper.harness.runlog import Key, Row, RunLog, group
 from paper.harness.table import Table
 
 TITLE = "Pretraining"
@@ -32,8 +32,9 @@ LOSS = "loss / seasonal naive"
 class Plan:
     """Mixers to train, the options of their runs, and the folder of checkpoints and weights."""
 
+    steps: int = Run.steps  # of the weights in the package
     mixers: tuple[str, ...] = (OURS, "sa", "gru", "linear-rnn")
-    steps: int = Run.steps
+    compared: int = 2500  # steps of each mixer
     lr: float = Run.lr
     seed: int = Run.seed
     series: int = 0  # first series of a dataset; 0 for all
@@ -45,21 +46,23 @@ def plan(quick: bool) -> Plan:
     """Return the full plan, or two mixers, a few steps and 20 series of each dataset."""
     if not quick:
         return Plan()
-    return Plan(mixers=(OURS, "gru"), steps=30, series=20, folder="build/pretraining-quick")
+    folder = "build/pretraining-quick"
+    return Plan(steps=30, mixers=(OURS, "gru"), compared=20, series=20, folder=folder)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Train and evaluate the missing mixers; an interrupted training continues."""
     data_file("forecasting")
-    fixed = {"steps": plan.steps, "lr": plan.lr, "seed": plan.seed, "first": plan.series or None}
-    keys = [{"what": "recipe", "mixer": mixer} | fixed for mixer in plan.mixers]
+    fixed = {"lr": plan.lr, "seed": plan.seed, "first": plan.series or None}
+    runs = [(OURS, plan.steps), *((mixer, plan.compared) for mixer in plan.mixers)]
+    keys = [{"what": "recipe", "mixer": mixer, "steps": n} | fixed for mixer, n in runs]
     yield from run_all(log, keys, partial(measure, folder=plan.folder), jobs=plan.jobs)
 
 
 def measure(key: Key, folder: str) -> Row:
     """Train a model, and forecast without further training."""
     run = Run(**{name: key[name] for name in ("mixer", "steps", "lr", "seed")})
-    own = Path(folder) / run.mixer
+    own = Path(folder) / f"{run.mixer}-{run.steps}"
     model, history = pretrain(run, own / "checkpoint")
     weights = own / "weights.safetensors"
     save(model, run, weights)
@@ -101,50 +104,59 @@ def _naive(key: Key) -> float:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield the loss, the error, the size and the time of each mixer, best first."""
+    """Yield the loss, the error, the size and the time of each run, long and good ones first."""
+    rows = sorted(rows, key=lambda row: (-row["steps"], _loss(row)))
     body = [
         [
-            row["mixer"],
+            _name(row),
             f"{_loss(row):.4f}",
             f"{_error(row):.3f}",
             f"{row['parameters']:,}",
             f"{row['seconds'] / 3600:.1f}",
         ]
-        for row in sorted(rows, key=_loss)
+        for row in rows
     ]
-    run = asdict(Run()) | rows[0]
     note = (
-        f"{run['steps']:,} steps of {GROUPS * TOKENS:,} tokens, learning rate {run['lr']:g}, one"
-        " thread. MASE: geometric mean over datasets and frequencies, zero-shot."
+        f"Steps of {GROUPS * TOKENS:,} tokens, learning rate {rows[0]['lr']:g}, one thread."
+        " MASE: geometric mean over datasets and frequencies, zero-shot."
     )
     head = ["mixer", LOSS, "MASE / naive", "parameters", "training, hours"]
     yield Table("The same recipe with other mixers", head, body, [note])
     names = list(rows[0]["errors"])
-    body = [[row["mixer"], *(f"{row['errors'][n]:.3f}" for n in names)] for row in rows]
+    body = [[_name(row), *(f"{row['errors'][n]:.3f}" for n in names)] for row in rows]
     yield Table("Zero-shot MASE / naive before the test parts", ["mixer", *names], body)
 
 
+def _name(row: Row) -> str:
+    return f"{row['mixer']}, {row['steps']:,} steps"
+
+
 def draw(rows: Sequence[Row]) -> Chart:
-    """Draw the loss along the tokens read."""
-    points: list[dict[str, Any]] = [
-        {"series": row["mixer"], "x": point["tokens"] / 1e6, "y": point["loss"]}
-        for row in rows
-        for point in row["points"]
-    ]
-    title, x = "Loss of synthetic series that were not trained on", "tokens read, millions"
-    return Chart([lines(title, points, x=x, y=LOSS, zero=False, markers=False, columns=6)])
+    """Draw the loss along the tokens read, a panel for each number of steps."""
+    panels, options = [], dict[str, Any](zero=False, markers=False)
+    for steps, own in group(rows, "steps").items():
+        points: list[dict[str, Any]] = [
+            {"series": row["mixer"], "x": point["tokens"] / 1e6, "y": point["loss"]}
+            for row in own
+            for point in row["points"]
+        ]
+        title = f"{steps:,} steps: loss of new synthetic series"
+        panels.append(lines(title, points, x="tokens read, millions", y=LOSS, **options))
+    return Chart(panels)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield mixers that have a lower loss or a lower error than ours."""
-    own = {row["mixer"]: row for row in rows}
-    for name, value in ((LOSS, _loss), ("zero-shot MASE / naive", _error)):
+    """Yield mixers that have a lower loss or a lower error than ours after as many steps."""
+    for steps, found in group(rows, "steps").items():
+        own = {row["mixer"]: row for row in found}
         if OURS not in own:
-            return
-        ours = value(own[OURS])
-        better = [f"`{m}` {value(row):.4f}" for m, row in own.items() if value(row) < ours]
-        if better:
-            yield f"Pretraining, {name}: {', '.join(better)}; `{OURS}` {ours:.4f}."
+            continue
+        for name, value in ((LOSS, _loss), ("zero-shot MASE / naive", _error)):
+            ours = value(own[OURS])
+            better = [f"`{m}` {value(row):.4f}" for m, row in own.items() if value(row) < ours]
+            if better:
+                what = f"{name} after {steps:,} steps"
+                yield f"Pretraining, {what}: {', '.join(better)}; `{OURS}` {ours:.4f}."
 
 
 def _loss(row: Row) -> float:
