@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from paper.beyond import forecasting, lm, recall
+from paper.beyond import classification, forecasting, lm, recall
 from paper.forecasting import classics, gift
 from paper.forecasting.plan import OURS, ZERO_SHOT
 from paper.harness.experiment import PAPER, result
@@ -56,6 +56,9 @@ def _tasks() -> Iterator[Task]:
     yield "decoding one token after 16,384, BERT-base", seconds, min, SOFTMAX, pair
     pair = _pair("fig5", "state_bytes", **at)
     yield "state after 16,384 tokens, BERT-base", size, min, SOFTMAX, pair
+    pair = [_row("speculate", what="edit", edit=0.9, way=way)["p50"] for way in ("prefix", "sa")]
+    task = "first token after an edit at 90 % of 16,384 tokens, BERT-base"
+    yield task, seconds, min, f"{SOFTMAX}, keys and values kept", pair
     pair = [lm.bits(result("lm").rows, mixer) for mixer in NAMES]
     task = "bits per byte of Python sources, 3.2 M parameters, 300 steps"
     yield task, three, min, SOFTMAX, pair
@@ -64,6 +67,10 @@ def _tasks() -> Iterator[Task]:
         yield f"recall of 32 key-value pairs{name}", "{:.2f}".format, max, SOFTMAX, pair
     pair = [_mean("table3", "accuracy", mixer=mixer, protocol="clean") for mixer in NAMES]
     yield "accuracy, mean of the paper's four classification sets", three, max, SOFTMAX, pair
+    found = classification.accuracies(result("classification").rows)
+    sets, models = classification.common(found), (classification.OURS, classification.MULTI)
+    pair = [classification.mean_accuracy(found[model], sets) for model in models]
+    yield f"accuracy, mean of {len(sets)} UCR and UEA sets", three, max, models[1], pair
     rows = forecasting.variants(result("forecasting").rows)[""]
     for model, kind, other in (
         (ZERO_SHOT, "pretrained, 0.3 M parameters", "Chronos-Bolt small"),

@@ -75,7 +75,6 @@ ELSEWHERE = (
     "pretraining",
     "recall",
     "gpu",
-    "speculate",
 )
 COMPLETE = [name for name in experiment.names() if name not in ELSEWHERE]
 
