@@ -32,7 +32,7 @@ from eattn.hf import EACache, EAForCausalLM, PrefixCache
 from eattn.nn.decoding_state import KVCache
 from paper.harness.bert import OURS
 from paper.harness.causal_lm import LanguageModelPlan
-from paper.harness.chart import Chart, lines
+from paper.harness.chart import BLUE, DASHED, LOOKS, SKY, Chart, Look, lines
 from paper.harness.measure import Candidate, Row, timed_rows
 from paper.harness.runlog import RunLog, find_row, rows_of
 from paper.harness.table import Table
@@ -49,6 +49,11 @@ NEAR = 1e-4  # largest difference of logits
 CHUNK = 1024  # tokens that softmax attention reads at a time
 WAYS = ("prefix", "again", "sa")
 NAMES = {"prefix": "`PrefixCache`", "again": "reading again", "sa": "`sa`, keys and values kept"}
+SERIES = {  # names and looks in the chart
+    "prefix": ("EA-6, PrefixCache", Look(BLUE)),
+    "again": ("EA-6, reading again", Look(SKY, DASHED)),
+    "sa": ("SA, keys and values kept", LOOKS["sa"]),
+}
 
 
 @dataclass(frozen=True)
@@ -382,13 +387,14 @@ def draw(rows: Sequence[Row]) -> Chart | None:
     """Draw the time to the first token after an edit."""
     found = rows_of(rows, "edit")
     points = [
-        {"series": row["way"], "x": 100 * row["edit"], "y": row["p50"]}
+        {"series": SERIES[row["way"]][0], "x": 100 * row["edit"], "y": row["p50"]}
         | {"low": row["p20"], "high": row["p80"]}
         for row in found
     ]
     if not found:
         return None
-    return Chart([lines("Time to the first token", points, x="edit at %", y="s")])
+    title, x = "Time to the first token after an edit", "place of the edit, % of the text"
+    return Chart([lines(title, points, x=x, y="s", looks=dict(SERIES.values()))])
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
