@@ -4,7 +4,6 @@ import copy
 import json
 import pickle
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -530,39 +529,3 @@ def test_static_values_are_encoded_like_rows():
     [text] = read(frame(size="big", kind="x")[["unique_id", "ds", "y", "size", "kind"]], columns)
     with pytest.raises(ValueError, match="series 'a': size must be a finite number, got 'big'"):
         covariates.encode_history(text)
-
-
-@pytest.mark.slow
-def test_many_series_are_encoded_fast():
-    """1,000 series of 200 rows: reading and encoding take 0.3 s on one core."""
-    ids, count = np.arange(1000), 200
-    times = pd.date_range("2024-01-01", periods=count + 12, freq="h")
-    rng = np.random.default_rng(0)
-    size = len(ids) * len(times)
-    data = pd.DataFrame(
-        {
-            "unique_id": np.repeat(ids, len(times)),
-            "ds": np.tile(times, len(ids)),
-            "y": rng.normal(size=size),
-            "temp": rng.normal(size=size),
-            "kind": rng.choice(list("abc"), size),
-            "load": rng.normal(size=size),
-            "region": np.repeat(rng.choice(["n", "s"], len(ids)), len(times)),
-        }
-    )
-    past = data[data["ds"] < times[count]]
-    start = time.process_time()
-    series = read_series(past, COLUMNS)
-    reading = time.process_time() - start
-    series = regularize(series)
-    start = time.process_time()
-    covariates = Covariates.fit(series, COLUMNS, "DE")
-    for each in series:
-        covariates.encode_history(each)
-    covariates.encode_future(data, dict.fromkeys(ids.tolist(), times[count:]))
-    encoding = time.process_time() - start
-    start, one = time.process_time(), row(temp="1.0", kind="b", load="2")
-    for _ in range(1000):
-        covariates.encode_rows(one)
-    single = (time.process_time() - start) / 1000
-    assert reading < 1 and encoding < 1 and single < 300e-6
