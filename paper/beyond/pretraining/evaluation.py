@@ -34,7 +34,7 @@ class Plan:
 
     steps: int = Run.steps  # of the weights in the package
     mixers: tuple[str, ...] = (OURS, "sa", "gru", "linear-rnn")
-    compared: int = 1500  # steps of each mixer
+    compared: int = 2500  # steps of each mixer
     lr: float = Run.lr
     seed: int = Run.seed
     series: int = 0  # first series of a dataset; 0 for all
