@@ -1,6 +1,5 @@
 """Statistical models: a limit of time that holds, and failures that are counted."""
 
-
 import numpy as np
 import pytest
 from forecasting_helpers import wave
