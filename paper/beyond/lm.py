@@ -298,14 +298,27 @@ def stages(rows: Rows) -> dict[tuple[tuple[str, ...], int], list[Row]]:
     return dict(sorted(found.items()))
 
 
-def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the runs of each model of a stage at its best learning rate, one per seed.
-
-    Models have names like `ea-6` and `sa, learned positions`.
-    """
+def by_model(rows: Rows) -> dict[str, list[Row]]:
+    """Split the runs of a stage by model, with names like `ea-6` and `sa, learned positions`."""
     varying = {name: value for name, value in DEFAULTS.items() if name != "lr"}
+    return by_variant(rows, lambda row: row["mixer"] + kind(row), varying)
+
+
+def speed(rows: Rows) -> dict[str, float]:
+    """Return the tokens per second of each model's fastest run of a stage.
+
+    All its runs do the same work, and other programs can only slow it down.
+    """
+    return {
+        name: max(row["tokens"] / row["seconds"] for row in runs)
+        for name, runs in by_model(rows).items()
+    }
+
+
+def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the runs of each model of a stage at its best learning rate, one per seed."""
     found = {}
-    for name, runs in by_variant(rows, lambda row: row["mixer"] + kind(row), varying).items():
+    for name, runs in by_model(rows).items():
         first = min(row["seed"] for row in runs)
         swept = [row for row in runs if row["seed"] == first]
         best = min(swept, key=lambda row: (row["bits_per_byte"], lr_of(row)))
@@ -356,7 +369,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         found = chosen(runs)
         where = f" of {', '.join(text)}" * bool(text)
         title = f"Bits per byte of validation text{where}, {steps:,} steps"
-        yield Table(title, *_compared(found), [_note(runs), *_gains(found)])
+        yield Table(title, *_compared(found, speed(runs)), [_note(runs), *_gains(found)])
         swept = [settings_of(row, DEFAULTS) for row in runs if not (kind(row) or row["seed"])]
         if len({row["mixer"] for row in swept}) < len(swept):
             cell = "{bits_per_byte:.3f}".format_map
@@ -369,7 +382,9 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             yield Table("… by position", head, body, [_position_note(placed[0])])
 
 
-def _compared(found: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
+def _compared(
+    found: dict[str, list[Row]], rates: dict[str, float]
+) -> tuple[list[str], list[list[str]]]:
     """Return the head and the lines of the table of one stage."""
     means = {name: _mean(runs, "bits_per_byte") for name, runs in found.items()}
     others = {
@@ -380,8 +395,8 @@ def _compared(found: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
     for name in sorted(means, key=means.__getitem__):
         runs = found[name]
         ratios = [f"{means[name] / other:.3f}" if other else "" for other in others.values()]
-        rate = fmean(row["tokens"] / row["seconds"] for row in runs)
-        cells = [f"{lr_of(runs[0]):g}", f"{_mean(runs, 'seconds'):,.0f}", f"{rate:,.0f}"]
+        seconds = runs[0]["tokens"] / rates[name]
+        cells = [f"{lr_of(runs[0]):g}", f"{seconds:,.0f}", f"{rates[name]:,.0f}"]
         score = Mean.of([row["bits_per_byte"] for row in runs]).text
         body.append([name, score, *ratios, *cells, f"{runs[0]['parameters']:,}"])
     head = ["mixer", "bits per byte", *others, "lr", "training, s", "tokens per second"]
@@ -395,7 +410,7 @@ def _note(rows: Sequence[Row]) -> str:
     return (
         f"{run['layers']} blocks of {run['hidden']} channels, {run['steps']:,} steps of"
         f" {run['batch_tokens']:,} bytes in rows of {run['length']}, {'up to ' * (runs > 1)}"
-        f"{seeds(runs)}, one thread. Trained on"
+        f"{seeds(runs)}, one thread, times of the fastest run. Trained on"
         f" {run['text_bytes'][0] / 1e6:.1f} MB in {_documents(run['documents'][0])}; validated on"
         f" {judged:,} bytes from {run['documents'][1]} other{'s' * (run['documents'][1] > 1)}."
     )
@@ -433,13 +448,12 @@ def draw(rows: Sequence[Row]) -> Chart:
     """Draw bits per byte along tokens and along time, after more steps, and by position."""
     found = stages(rows)
     (_, steps), runs = next(iter(found.items()))
-    first, x = chosen(runs), "tokens seen, millions"
     panels = [
-        _panel(first, f"(a) {steps:,} steps", "tokens", x, 1e6),
-        _panel(first, f"(b) {steps:,} steps, by time", "seconds", "minutes on one thread", 60),
+        _panel(runs, f"(a) {steps:,} steps"),
+        _panel(runs, f"(b) {steps:,} steps, by time", by_time=True),
     ]
     if long := found.get(((), LONG)):
-        panels.append(_panel(chosen(long), f"(c) {LONG:,} steps", "tokens", x, 1e6))
+        panels.append(_panel(long, f"(c) {LONG:,} steps"))
     points = [
         {"series": name, "x": int(a), "y": value}
         for name, of in chosen(found.get((BOOKS, LONG), [])).items()
@@ -451,29 +465,32 @@ def draw(rows: Sequence[Row]) -> Chart:
     return Chart(panels)
 
 
-def _panel(found: dict[str, list[Row]], title: str, field: str, x: str, unit: float) -> Panel:
+def _panel(stage: Sequence[Row], title: str, *, by_time: bool = False) -> Panel:
     """Draw the mean over the seeds of a model at each of its evaluations."""
-    looks, points = {}, []
-    for name, runs in found.items():
+    looks, points, rates = {}, [], speed(stage)
+    for name, runs in chosen(stage).items():
+        unit = 60 * rates[name] if by_time else 1e6
         look = LOOKS.get(runs[0]["mixer"], Look(GREY))
         looks[name] = look._replace(dash=DASHES[kind(runs[0])] or look.dash)
         for evaluations in zip(*(row["points"] for row in runs), strict=True):
-            place = {"series": name, "x": _mean(evaluations, field) / unit}
+            place = {"series": name, "x": evaluations[0]["tokens"] / unit}
             points.append(place | {"y": _mean(evaluations, "bits_per_byte")})
+    x = "minutes on one thread" if by_time else "tokens seen, millions"
     return lines(title, points, x=x, y=Y, zero=False, looks=looks)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the models that need fewer bits than ours, or less time for the same steps."""
     for (text, steps), runs in stages(rows).items():
-        found = chosen(runs)
+        found, rates = chosen(runs), speed(runs)
         own = FORGETTING if FORGETTING in found else OURS
         where = ", ".join([f"{steps:,} steps", *text])
-        for field, unit, words in (
-            ("bits_per_byte", " bits per byte", "needs fewer bits"),
-            ("seconds", " s", "takes less time"),
+        means = {name: _mean(of, "bits_per_byte") for name, of in found.items()}
+        seconds = {name: of[0]["tokens"] / rates[name] for name, of in found.items()}
+        for values, unit, words in (
+            (means, " bits per byte", "needs fewer bits"),
+            (seconds, " s", "takes less time"),
         ):
-            values = {name: _mean(of, field) for name, of in found.items()}
             ours = values.get(own, -math.inf)
             for name, value in values.items():
                 if value < ours * (1 - SMALLEST):
