@@ -82,10 +82,14 @@ def _tasks() -> Iterator[Task]:
             pair = [gift.mean(rows, score, model), geometric_mean(others.values())]
             task = f"{score.upper()} / seasonal naive, 25 tasks of GIFT-Eval, {kind}"
             yield task, three, min, f"{other} ({large}published)", pair
-    for data in ("m3", "tourism"):
+    for data, name in (
+        ("m3", "m3, mean of its frequencies"),
+        ("tourism", "tourism, mean of its frequencies"),
+        (classics.CLASSICS, "54 well-known series"),
+    ):
         of = classics.by_model(rows, data)
-        for model, kind in ((ZERO_SHOT, "pretrained"), (OURS, "trained on it")):
-            task = f"MASE, {data}, mean of its frequencies, {kind}"
+        for model, kind in ((ZERO_SHOT, "pretrained"), (OURS, "trained on them")):
+            task = f"MASE, {name}, {kind}"
             yield task, three, min, "AutoETS", [of[model], of["AutoETS"]]
 
 
