@@ -4,7 +4,7 @@ Every part and every model can run alone, and several runs may share one run log
 
     python -m paper run forecasting --set parts=gift
     python -m paper run forecasting --set parts=gift --set tasks=ett1/H/short,hospital/M/short
-    python -m paper run forecasting --set parts=mixers --set mixers=gru --set seeds=1
+    python -m paper run forecasting --set parts=mixers --set mixers=gru --set seeds=3
     python -m paper run forecasting --set parts=classics --set models=AutoARIMA --set sets=tourism
     python -m paper run forecasting --set parts=covariates --set covariates=vic_elec
     python -m paper run forecasting --set parts=anomalies --set detectors=WindowedGaussian

@@ -51,7 +51,8 @@ def seeds(count: int) -> str:
 
 def seeds_note(found: Iterable[Mean]) -> str:
     """Return a note about the numbers of a table."""
-    return f"Mean ± standard deviation over {seeds(max(mean.seeds for mean in found))}."
+    most = max(mean.seeds for mean in found)
+    return f"Mean ± standard deviation over {seeds(most)}." if most > 1 else "One seed."
 
 
 def panel(
