@@ -21,7 +21,7 @@ def batch(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mixer", ["ea-6+decay", "ea-q9+gate"])
-def test_error_of_a_layer_with_decay_is_relative_to_decayed_attention(mixer):
+def test_error_with_decay_is_relative_to_decayed_attention(mixer):
     made, x = layer(mixer, causal=True), batch(2, 25, 8)
     mask = torch.arange(25) >= torch.tensor([[0], [4]])
     (found,) = diagnose(made, dict(x=x, key_mask=mask)).layers

@@ -58,7 +58,7 @@ def test_frequent_surprises_lower_the_score():
     assert after_noisy < after_calm / 2
 
 
-def test_value_outside_the_range_is_unusual_even_if_it_was_forecast():
+def test_value_outside_the_range_is_unusual_even_if_forecast():
     _, state = score_all(normal(500))
     inside, outside = [state.score(y, y - 1, y, y + 1)[1] for y in (1.0, 12.0)]
     assert inside < 0.1 and outside > 0.7

@@ -75,7 +75,7 @@ def test_incomplete_season_is_replaced_by_the_last_value(length):
         assert_allclose(found[f"season before {m}"], twice)
 
 
-def test_drift_continues_the_line_from_the_first_to_the_last_value():
+def test_drift_continues_the_line_from_first_to_last_value():
     y = series()
     slope = (y[-1] - y[0]) / (len(y) - 1)
     assert_allclose(forecasts(y)["drift"], y[-1] + slope * STEPS)

@@ -1,4 +1,4 @@
-"""What a fit derives from the data: season lengths, and the known future of series."""
+"""Values that a fit derives from the data: season lengths, and the known future of series."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ def log(tmp_path_factory) -> RunLog:
     return made
 
 
-def test_every_part_of_the_stream_and_every_call_is_a_row(log):
+def test_every_part_and_every_call_is_a_row(log):
     parts = [row for row in log.rows if row["what"] == "stream"]
     assert [(row["last"], row["runs"]) for row in parts] == [(10, 10), (20, 10)]
     assert all(0 < row["p50"] <= row["p99"] and row["resident"] for row in parts)

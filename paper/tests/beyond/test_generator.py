@@ -48,7 +48,7 @@ def test_a_season_repeats(period):
     assert np.median(alike) > 0.95
 
 
-def test_smooth_processes_have_unit_size_and_differ_in_their_length_scale():
+def test_smooth_processes_have_unit_size_and_various_length_scales():
     changes = []
     for seed in range(50):
         y = smooth(rng(seed), 500)

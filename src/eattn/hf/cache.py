@@ -44,7 +44,7 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
     def __init__(self, rollback: int = 0) -> None:
         super().__init__()
         self.rollback = rollback  # number of tokens that can be removed
-        self.every = 0  # save the state after every so many tokens
+        self.every = 0  # number of tokens between saved states; 0 saves none
         self.reset()
 
     def reset(self) -> None:
@@ -65,7 +65,7 @@ class EACacheLayer(LinearAttentionCacheLayerMixin):
 
     @property
     def is_recording(self) -> bool:
-        """Whether the next call must use `read`."""
+        """Return True if the next call must use `read`."""
         return bool(self.rollback or self.every or self.at < self.end)
 
     @property
@@ -254,7 +254,7 @@ class EACache(Cache):
 
     @property
     def rollback(self) -> int:
-        """Number of last tokens that `crop` can remove, if so many were read since it was set."""
+        """Number of last tokens that `crop` can remove, out of those read since it was set."""
         return self.layers[0].rollback
 
     @rollback.setter

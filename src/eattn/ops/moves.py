@@ -1,4 +1,4 @@
-"""How sums move from shift to shift while `ops.eager` walks over chunks of tokens, [T, B, C, D].
+"""Move sums from shift to shift while `ops.eager` walks over chunks of tokens, [T, B, C, D].
 
 The sums at token t are relative to its shift. `Shifts` has no decay: the shift is the smallest |k|
 so far. `Decays` has one: m_t^2 = min(m_(t-1)^2 - g_t, k_t^2). There the shift grows as fast as the

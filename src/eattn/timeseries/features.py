@@ -1,4 +1,4 @@
-"""What a forecaster reads at a time, and what it knows about each step ahead.
+"""Inputs of a forecaster: tokens of the past, and features of each step ahead.
 
 Features come from the rows of `tracking`. Differences are divided by the scale of the series, so
 that level and unit do not matter. `rows` holds the rows of several series one after the other,

@@ -30,7 +30,7 @@ from eattn.train import History, ListDataset, Processes, Task, TrainConfig, isol
 CLASSIFIER_EPOCHS, CLASSIFIER_STEPS = 30, 400  # minimum, unless `epochs` is set
 CLASSIFIER_WARMUP = 0.1  # share of the steps
 THRESHOLD_SERIES = 200  # training series whose outputs set the thresholds of kernels
-EPOCHS, STEPS = 20, (200, 1000)  # of a forecaster: at least and at most so many steps
+EPOCHS, STEPS = 20, (200, 1000)  # of a forecaster; the smallest and the largest number of steps
 NEW_LR, TUNED_LR = 1.5e-3, 5e-4  # of new weights or covariates, and of pretrained weights alone
 EVALUATIONS = 20  # of a forecaster
 VALIDATION_WINDOWS = 256  # windows per evaluation
