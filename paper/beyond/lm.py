@@ -8,11 +8,13 @@ mixer. Some models are also trained without it, and SA with learned positions, 2
 
 Each mixer trains for 300 steps at several learning rates, and the bits per byte of the validation
 text select the best. If that is the smallest or the largest one, the next is tried as well. All
-other runs of the mixer use the selected learning rate; EA-2 and exact EA have only been trained at
-0.002. Longer runs follow, with the better softmax attention of the runs of 1,000 steps in the
-longest ones, and runs on classic books; they train in mixed precision (bfloat16), which takes a
-third to a half less time. The models of books have read rows of 256 bytes and are evaluated at
-positions up to 16,384 as well: the same bytes are predicted after more and more text.
+other runs of the mixer use the selected learning rate. Longer runs follow, with the better softmax
+attention of the runs of 1,000 steps in the longest ones, and runs on classic books. The models of
+books have read rows of 256 bytes and are evaluated at positions up to 16,384 as well: the same
+bytes are predicted after more and more text.
+
+All models train in mixed precision (bfloat16), which takes a third to a half less time than
+float32, except EA-2 and exact EA: they have been trained in float32 and at 0.002 only.
 """
 
 import math
@@ -50,7 +52,6 @@ SOFTMAX = ("sa", "sa+rope")
 BOOKS = ("classic_books",)  # a folder in $EATTN_DATA/text
 LADDER = tuple(1e-3 * 2.0**n for n in range(-4, 8))  # learning rates beyond those of a plan
 LONG, LONGEST = 1000, 3000  # steps
-FASTER: dict[str, Any] = {"precision": "bfloat16"}  # longer runs
 FFN_STEP = 16  # widths of the feed-forward networks differ by multiples of this
 # Evaluation by position: from half a row to 64 rows, on segments spread over a document.
 DOUBLINGS, SEGMENTS = 7, 32
@@ -71,7 +72,7 @@ class Plan:
         *("la", "la+gate", *SOFTMAX),
     )
     lrs: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    single: tuple[str, ...] = ("ea-2", "ea")  # mixers with one learning rate
+    single: tuple[str, ...] = ("ea-2", "ea")  # mixers with one learning rate, in float32
     repeated: tuple[str, ...] = (OURS, FORGETTING)  # also with the other seeds
     plain: tuple[str, ...] = (OURS, FORGETTING, "sa")  # also without the convolution
     positioned: tuple[str, ...] = ("sa",)  # also with learned positions
@@ -97,7 +98,7 @@ class Plan:
         Runs at the best learning rate of a mixer follow once `rows` contain its whole sweep, and
         runs of the better softmax attention once they contain its long runs.
         """
-        yield from map(self.key, self.single)
+        yield from map(replace(self, precision=Plan.precision).key, self.single)
         tuned = {}
         for mixer in self.mixers:
             lrs, best = self.select(mixer, rows)
@@ -112,9 +113,7 @@ class Plan:
             if mixer in self.positioned:
                 yield plan.key(mixer, positions=True)
         long = {
-            mixer: [
-                replace(plan, steps=LONG, **FASTER).key(mixer, seed) for seed in range(self.seeds)
-            ]
+            mixer: [replace(plan, steps=LONG).key(mixer, seed) for seed in range(self.seeds)]
             for mixer, plan in tuned.items()
             if mixer in self.long
         }
@@ -127,7 +126,7 @@ class Plan:
         ):
             for mixer in dict.fromkeys((*mixers, *softmax)) if mixers else ():
                 if mixer in tuned:
-                    yield replace(tuned[mixer], **changes, **FASTER).key(mixer)
+                    yield replace(tuned[mixer], **changes).key(mixer)
 
     def select(self, mixer: str, rows: Rows) -> tuple[list[float], float | None]:
         """Return the learning rates to try, and the best one if all of them have rows."""
@@ -154,7 +153,7 @@ DEFAULTS = defaults(Plan, after="seeds")
 def plan(quick: bool) -> Plan:
     """Return the full plan, or small models and few steps: more of both may change the order."""
     if not quick:
-        return Plan()
+        return Plan(precision="bfloat16")
     small: Any = {"hidden": 128, "layers": 2, "length": 128, "batch_tokens": 2048, "judged": 2**14}
     few = Plan((OURS, FORGETTING, "sa"), (2e-3,), long=(), longest=(), books=(), seeds=1)
     return replace(few, **small, steps=120, evaluations=6)
@@ -300,7 +299,7 @@ def stages(rows: Rows) -> dict[tuple[tuple[str, ...], int], list[Row]]:
 
 def by_model(rows: Rows) -> dict[str, list[Row]]:
     """Split the runs of a stage by model, with names like `ea-6` and `sa, learned positions`."""
-    varying = {name: value for name, value in DEFAULTS.items() if name != "lr"}
+    varying = {n: value for n, value in DEFAULTS.items() if n not in ("lr", "precision")}
     return by_variant(rows, lambda row: row["mixer"] + kind(row), varying)
 
 
