@@ -34,7 +34,8 @@ class Plan:
 
     steps: int = Run.steps  # of the weights in the package
     mixers: tuple[str, ...] = (OURS, "sa", "gru", "linear-rnn")
-    compared: int = 2500  # steps of each mixer
+    compared: int = 1250  # steps of each mixer
+    precision: str = "float32"  # of these runs; few CPUs have instructions for bfloat16
     lr: float = Run.lr
     seed: int = Run.seed
     series: int = 0  # first series of a dataset; 0 for all
@@ -54,14 +55,19 @@ def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
     """Train and evaluate the missing mixers; an interrupted training continues."""
     data_file("forecasting")
     fixed = {"lr": plan.lr, "seed": plan.seed, "first": plan.series or None}
-    runs = [(OURS, plan.steps), *((mixer, plan.compared) for mixer in plan.mixers)]
-    keys = [{"what": "recipe", "mixer": mixer, "steps": n} | fixed for mixer, n in runs]
+    compared = None if plan.precision == Run.precision else plan.precision
+    runs = [(OURS, plan.steps, None), *((m, plan.compared, compared) for m in plan.mixers)]
+    keys = [
+        {"what": "recipe", "mixer": mixer, "steps": steps, "precision": precision} | fixed
+        for mixer, steps, precision in runs
+    ]
     yield from run_all(log, keys, partial(measure, folder=plan.folder), jobs=plan.jobs)
 
 
 def measure(key: Key, folder: str) -> Row:
     """Train a model, and forecast without further training."""
-    run = Run(**{name: key[name] for name in ("mixer", "steps", "lr", "seed")})
+    names = ("mixer", "steps", "precision", "lr", "seed")
+    run = Run(**{name: key[name] for name in names if key[name] is not None})
     own = Path(folder) / f"{run.mixer}-{run.steps}"
     model, history = pretrain(run, own / "checkpoint")
     weights = own / "weights.safetensors"
@@ -117,8 +123,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         for row in rows
     ]
     note = (
-        f"Steps of {GROUPS * TOKENS:,} tokens, learning rate {rows[0]['lr']:g}, one thread."
-        " MASE: geometric mean over datasets and frequencies, zero-shot."
+        f"Steps of {GROUPS * TOKENS:,} tokens, learning rate {rows[0]['lr']:g}, one thread;"
+        f" {_precisions(rows)}. MASE: geometric mean over datasets and frequencies, zero-shot."
     )
     head = ["mixer", LOSS, "MASE / naive", "parameters", "training, hours"]
     yield Table("The same recipe with other mixers", head, body, [note])
@@ -129,6 +135,11 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 def _name(row: Row) -> str:
     return f"{row['mixer']}, {row['steps']:,} steps"
+
+
+def _precisions(rows: Sequence[Row]) -> str:
+    found = {row["steps"]: row.get("precision", Run.precision) for row in rows}
+    return ", ".join(f"{steps:,} steps in {precision}" for steps, precision in found.items())
 
 
 def draw(rows: Sequence[Row]) -> Chart:

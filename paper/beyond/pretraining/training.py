@@ -15,7 +15,7 @@ from paper.beyond.pretraining.recipe import VALIDATION, Foundation, Groups, loss
 
 GROUPS = 4  # per step
 JUDGED = 64  # groups of the validation part
-EVALUATIONS = 80
+EVALUATIONS = 25
 CHECKPOINT_SECONDS = 60.0
 DESIGN: Mapping[str, Any] = {"dim": 128, "depth": 2, "ffn": 256, "norm": "pre", "short_conv": 4}
 
