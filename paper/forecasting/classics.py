@@ -2,7 +2,8 @@
 
 The models get the values and the length of the season, but no dates, which m1, m3 and tourism do
 not have. EAForecaster and LightGBM are trained once on all series of a frequency of m1, m3 and
-tourism, and on each series of `classics` alone.
+tourism, and on each series of `classics` alone. The pretrained weights of EAForecaster forecast
+without training, and after FINETUNE_STEPS steps.
 """
 
 import csv
@@ -19,7 +20,7 @@ import pandas as pd
 
 from eattn.timeseries.metrics import mase, seasonal_scale
 from paper.forecasting.files import data_file
-from paper.forecasting.ours import Array, forecaster, long_frame, quantiles
+from paper.forecasting.ours import FINETUNE_STEPS, Array, forecaster, long_frame, quantiles
 from paper.forecasting.plan import LOOKS, OURS, OWN, STATISTICAL, ZERO_SHOT, Plan
 from paper.forecasting.rolling import MEDIAN
 from paper.forecasting.statistical import LAST, SECONDS, Forecasts, Worker, forecast_all
@@ -234,7 +235,13 @@ def tables(rows: Rows) -> Iterator[Table]:
 
     sizes = (max(row["series"] for row in own.values()) for own in found.values())
     head = ["model", *(f"{name} ({size})" for name, size in zip(found, sizes, strict=True))]
-    yield Table("Classics: mean MASE (number of series)", head, body(lambda r: f"{r['mase']:.3f}"))
+    yield Table(
+        "Classics: mean MASE (number of series)", head, body(lambda r: f"{r['mase']:.3f}"), [kinds]
+    )
+    kinds = (
+        "EAForecaster trains a new model. Fine-tuned: the pretrained weights after"
+        f" {FINETUNE_STEPS} more steps; zero-shot: without training."
+    )
     note = (
         f"Statistical models see the last {LAST} values and get {SECONDS:.0f} s per series. In"
         " brackets: series on which a model failed or took longer; its forecast is the last season."

@@ -11,7 +11,7 @@ import pandas as pd
 
 from paper.forecasting.files import data_file
 from paper.forecasting.ours import Array, forecaster
-from paper.forecasting.plan import LOOKS, MIXER, OURS, OWN, ZERO_SHOT, Plan
+from paper.forecasting.plan import LOOKS, MIXER, OURS, ZERO_SHOT, Plan
 from paper.forecasting.rolling import Rolling, roll, scores, seasonal_naive
 from paper.harness.chart import Panel, Point, bars, dots
 from paper.harness.runlog import Key, Row, rows_of
@@ -33,6 +33,7 @@ BLOCKS = {"15T": 1, "H": 4, "D": 96, "W": 672}  # rows of ETT in a step
 STEPS = {"15T": "15min", "H": "h", "D": "D", "W": "7D", "M": "MS"}  # pandas frequencies
 M4_START = "2000-01-03"  # the true starts are not published with the values
 NAIVE = "seasonal naive"
+OWN = (OURS, ZERO_SHOT)
 PUBLISHED = {  # name in the file of results: name in the tables
     "seasonal_naive": NAIVE,
     "chronos-2": "Chronos-2",

@@ -9,10 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eattn.timeseries import EAForecaster
-from paper.forecasting.plan import OURS
+from paper.forecasting.plan import FINE_TUNED, OURS
 
 Array = NDArray[np.float64]
 LEVELS = tuple(n / 10 for n in range(1, 10))
+FINETUNE_STEPS = 200
 COLUMNS = [f"{OURS}-q{100 * level:g}" for level in LEVELS]
 
 
@@ -22,6 +23,7 @@ def forecaster(
     """Return a forecaster of the quantiles 0.1 to 0.9; `options` are texts such as lr=1e-3."""
     values: dict[str, Any] = {"horizon": horizon, "quantiles": LEVELS}
     values["pretrained"] = None if model == OURS else "small"
+    values["finetune_steps"] = FINETUNE_STEPS if model == FINE_TUNED else 0
     return EAForecaster(**values | given | parsed(options or ()))
 
 

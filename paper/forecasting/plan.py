@@ -7,13 +7,16 @@ from paper.harness.chart import BLACK, BLUE, GREEN, GREY, PURPLE, SKY, VERMILLIO
 
 SPLITS = ("test", "dev")
 PARTS = ("gift", "classics", "covariates", "anomalies", "mixers", "coverage")
-OURS, ZERO_SHOT = "EAForecaster", "EAForecaster zero-shot"
-OWN = (OURS, ZERO_SHOT)  # trained on each task, and with pretrained weights
+OURS = "EAForecaster"  # trained on each task
+FINE_TUNED = "EAForecaster fine-tuned"  # pretrained weights, trained further
+ZERO_SHOT = "EAForecaster zero-shot"  # pretrained weights
+OWN = (OURS, FINE_TUNED, ZERO_SHOT)
 MIXER = "ea-6+decay"  # of our models
 STATISTICAL = ("SeasonalNaive", "AutoTheta", "AutoETS", "AutoARIMA")
 TREES = "LightGBM"
 LOOKS = {
     OURS: Look(BLUE),
+    FINE_TUNED: Look(BLUE, shape="square"),
     ZERO_SHOT: Look(BLUE, shape="diamond"),
     "PatchTST": Look(PURPLE, shape="diamond", hollow=True),
     "AutoARIMA": Look(VERMILLION, shape="triangle-up"),
