@@ -8,13 +8,11 @@ mixer. Some models are also trained without it, and SA with learned positions, 2
 
 Each mixer trains for 300 steps at several learning rates, and the bits per byte of the validation
 text select the best. If that is the smallest or the largest one, the next is tried as well. All
-other runs of the mixer use the selected learning rate. Longer runs follow, with the better softmax
-attention of the runs of 1,000 steps in the longest ones, and runs on classic books. The models of
-books have read rows of 256 bytes and are evaluated at positions up to 16,384 as well: the same
-bytes are predicted after more and more text.
-
-All models train in mixed precision (bfloat16), which takes a third to a half less time than
-float32, except EA-2 and exact EA: they have been trained in float32 and at 0.002 only.
+other runs of the mixer use the selected learning rate; EA-2 and exact EA have only been trained at
+0.002. Longer runs follow, with the better softmax attention of the runs of 1,000 steps in the
+longest ones, and runs on classic books; they train in mixed precision (bfloat16), which takes a
+third to a half less time. The models of books have read rows of 256 bytes and are evaluated at
+positions up to 16,384 as well: the same bytes are predicted after more and more text.
 """
 
 import math
@@ -72,7 +70,7 @@ class Plan:
         *("la", "la+gate", *SOFTMAX),
     )
     lrs: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    single: tuple[str, ...] = ("ea-2", "ea")  # mixers with one learning rate, in float32
+    single: tuple[str, ...] = ("ea-2", "ea")  # mixers with one learning rate
     repeated: tuple[str, ...] = (OURS, FORGETTING)  # also with the other seeds
     plain: tuple[str, ...] = (OURS, FORGETTING, "sa")  # also without the convolution
     positioned: tuple[str, ...] = ("sa",)  # also with learned positions
@@ -80,6 +78,7 @@ class Plan:
     longest: tuple[str, ...] = (OURS, FORGETTING, "ea-6+gate")  # for 3,000 steps, and the better SA
     books: tuple[str, ...] = (*longest, "sa+rope")  # on classic books, and the better SA
     text: tuple[str, ...] = ()  # files or folders; the standard library by default
+    faster: str = "bfloat16"  # precision of longer runs; few CPUs have instructions for it
     seeds: int = 2
     hidden: int = 256
     layers: int = 4
@@ -98,7 +97,7 @@ class Plan:
         Runs at the best learning rate of a mixer follow once `rows` contain its whole sweep, and
         runs of the better softmax attention once they contain its long runs.
         """
-        yield from map(replace(self, precision=Plan.precision).key, self.single)
+        yield from map(self.key, self.single)
         tuned = {}
         for mixer in self.mixers:
             lrs, best = self.select(mixer, rows)
@@ -112,6 +111,7 @@ class Plan:
                 yield plan.key(mixer, short_conv=None)
             if mixer in self.positioned:
                 yield plan.key(mixer, positions=True)
+        tuned = {m: replace(plan, precision=self.faster) for m, plan in tuned.items()}
         long = {
             mixer: [replace(plan, steps=LONG).key(mixer, seed) for seed in range(self.seeds)]
             for mixer, plan in tuned.items()
@@ -153,7 +153,7 @@ DEFAULTS = defaults(Plan, after="seeds")
 def plan(quick: bool) -> Plan:
     """Return the full plan, or small models and few steps: more of both may change the order."""
     if not quick:
-        return Plan(precision="bfloat16")
+        return Plan()
     small: Any = {"hidden": 128, "layers": 2, "length": 128, "batch_tokens": 2048, "judged": 2**14}
     few = Plan((OURS, FORGETTING, "sa"), (2e-3,), long=(), longest=(), books=(), seeds=1)
     return replace(few, **small, steps=120, evaluations=6)
@@ -299,7 +299,7 @@ def stages(rows: Rows) -> dict[tuple[tuple[str, ...], int], list[Row]]:
 
 def by_model(rows: Rows) -> dict[str, list[Row]]:
     """Split the runs of a stage by model, with names like `ea-6` and `sa, learned positions`."""
-    varying = {n: value for n, value in DEFAULTS.items() if n not in ("lr", "precision")}
+    varying = {name: value for name, value in DEFAULTS.items() if name != "lr"}
     return by_variant(rows, lambda row: row["mixer"] + kind(row), varying)
 
 

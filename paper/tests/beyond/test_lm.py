@@ -109,9 +109,9 @@ def test_published_rows_belong_to_the_full_plan():
     rows = result("lm").rows
     left = missing(lm.plan(quick=False), rows)
     usual = {"short_conv": 4, "seed": 0}
-    for mixer in ("ea-2", "ea"):
+    for mixer in ("ea-2", "ea", "ea-6", "sa"):
         assert {"mixer": mixer} | usual not in left
-    assert all(row["mixer"] in Plan.plain for row in rows if lm.kind(row))
+    assert all(row["mixer"] in ("ea-6", "sa") for row in rows if lm.kind(row))
     changes = (dict(steps=1000), dict(lr=1e-3), dict(length=1024), dict(text=("wiki.txt",)))
     for change in changes:
         key = replace(Plan(), **change).key("ea-6")
