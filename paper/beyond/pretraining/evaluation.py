@@ -34,7 +34,7 @@ class Plan:
 
     steps: int = Run.steps  # of the weights in the package
     mixers: tuple[str, ...] = (OURS, "sa", "gru", "linear-rnn")
-    compared: int = 1250  # steps of each mixer
+    compared: int = 1000  # steps of each mixer
     precision: str = "float32"  # of these runs; few CPUs have instructions for bfloat16
     lr: float = Run.lr
     seed: int = Run.seed
