@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ def run_all(
 
     `measure` is a function of a module (or a partial of one). It runs in one of `jobs` processes,
     by default one per core, and its row is stored as soon as the run ends. The first failure stops
-    all runs, and so does Ctrl-C.
+    all runs, and so do Ctrl-C and SIGTERM.
     """
     keys = list(keys)
     log.expect(keys)
@@ -36,7 +37,7 @@ def run_all(
         jobs or cores(), context, initializer=torch.set_num_threads, initargs=(1,)
     )
     others = set(multiprocessing.active_children())
-    with pool:
+    with pool, _sigterm_exits():
         with _interrupts_blocked():
             runs = {pool.submit(measure, key): key for key in missing}
         try:
@@ -48,6 +49,16 @@ def run_all(
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()  # its run is repeated when the experiment continues
             raise
+
+
+@contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM, which would otherwise leave the runs without their parent."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
