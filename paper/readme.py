@@ -7,7 +7,7 @@ from typing import Any
 
 from paper.beyond import classification, forecasting, lm, recall
 from paper.forecasting import classics, gift
-from paper.forecasting.plan import OURS, ZERO_SHOT
+from paper.forecasting.plan import FINE_TUNED, OURS, ZERO_SHOT
 from paper.harness.experiment import PAPER, result
 from paper.harness.runlog import Row, find_row, matches
 from paper.harness.table import Table, seconds, size
@@ -88,7 +88,7 @@ def _tasks() -> Iterator[Task]:
         (classics.CLASSICS, "54 well-known series"),
     ):
         of = classics.by_model(rows, data)
-        for model, kind in ((ZERO_SHOT, "pretrained"), (OURS, "trained on them")):
+        for model, kind in ((ZERO_SHOT, "pretrained"), (FINE_TUNED, "fine-tuned")):
             task = f"MASE, {name}, {kind}"
             yield task, three, min, "AutoETS", [of[model], of["AutoETS"]]
 

@@ -1,7 +1,6 @@
 """Small datasets in the formats of the data folder, and a forecaster that trains in a second."""
 
 import gzip
-import inspect
 import json
 import os
 from pathlib import Path
@@ -10,18 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eattn.timeseries import EAForecaster
 from paper.forecasting.gift import PUBLISHED, TASKS
 
-PARAMETERS = inspect.signature(EAForecaster).parameters
-SMALL = ("dim=8", "depth=1", "epochs=1", "max_steps=20")
-OPTIONS = tuple(option for option in SMALL if option.partition("=")[0] in PARAMETERS)
-needs_seasons = pytest.mark.skipif(
-    "season_length" not in PARAMETERS, reason="needs EAForecaster with season_length"
-)
-needs_covariates = pytest.mark.skipif(
-    "futr_exog_list" not in PARAMETERS, reason="needs EAForecaster with covariates"
-)
+OPTIONS = ("dim=8", "depth=1", "epochs=1")
 needs_data = pytest.mark.skipif(
     not Path(os.environ.get("EATTN_DATA", ""), "forecasting", "gift_eval_results.csv").is_file(),
     reason="needs the datasets: EATTN_DATA must contain forecasting/ and anomaly/",

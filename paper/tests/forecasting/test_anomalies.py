@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-from forecasting_helpers import OPTIONS, PARAMETERS
+from forecasting_helpers import OPTIONS
 
 from paper.forecasting import anomalies, nab
 from paper.forecasting.anomalies import GAUSSIAN, alarms, best, windowed_gaussian
 from paper.forecasting.plan import OURS, Plan
 
 KEY = {"model": GAUSSIAN, "first": None, "options": None, "files": "all", "setting": "default"}
-needs_scores = pytest.mark.skipif(
-    "season_length" not in PARAMETERS, reason="needs EAForecaster with anomaly scores"
-)
 
 
 def test_a_rest_keeps_only_higher_scores():
@@ -54,7 +51,6 @@ def test_a_row_has_the_scores_of_all_profiles():
     assert some["count"] == 2
 
 
-@needs_scores
 @pytest.mark.usefixtures("small_data")
 def test_ours_scores_all_rows_after_the_unscored_ones():
     series = nab.load("realTweets/jump.csv")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from forecasting_helpers import OPTIONS, needs_seasons, wave
+from forecasting_helpers import OPTIONS, wave
 
 from paper.forecasting import classics
-from paper.forecasting.plan import OURS, Plan
+from paper.forecasting.plan import FINE_TUNED, OURS, Plan
 
 pytestmark = pytest.mark.usefixtures("small_data")
 KEY = {"set": "m3", "group": "quarterly", "split": None, "first": None, "options": OPTIONS}
@@ -34,18 +34,12 @@ def test_classics_are_cut_by_two_seasons_or_8_values():
     assert len(list(classics.load("classics", "all", first=1))) == 1
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(OURS, marks=needs_seasons),
-        "LightGBM",
-        "AutoTheta",
-    ],
-)
+@pytest.mark.parametrize("model", [OURS, FINE_TUNED, "LightGBM", "AutoTheta"])
 def test_a_row_has_mase_seconds_and_failures(model):
     package = {"LightGBM": "lightgbm", "AutoTheta": "statsforecast"}.get(model, "eattn")
     pytest.importorskip(package, reason='needs pip install "eattn[study]"')
-    row = classics.measure(KEY | {"model": model})
+    options = ("finetune_steps=2",) if model == FINE_TUNED else OPTIONS
+    row = classics.measure(KEY | {"model": model, "options": options})
     assert row["series"] == 7  # the constant one has no MASE
     assert 0 < row["mase"] < 5
     assert row["seconds"] > 0 and row["failures"] == 0
@@ -91,8 +85,9 @@ def test_tables_and_losses_compare_models():
     assert list(classics.losses(rows)) == [
         "m3 yearly, mean MASE: AutoETS 1.000; EAForecaster 1.020."
     ]
-    (target,) = [t for t in classics.TARGETS if t.name.startswith("m3 yearly")]
+    target, fine_tuned = [t for t in classics.TARGETS if t.name.startswith("m3 yearly")]
     assert target.value(rows) == pytest.approx(1.02)
-    assert len(classics.TARGETS) == 8
+    assert fine_tuned.value([*rows, run(FINE_TUNED, 0.9)]) == pytest.approx(0.9)
+    assert len(classics.TARGETS) == 15
     (panel,) = classics.panels(rows)
     assert list(panel.looks) == [OURS, "AutoTheta", "AutoETS"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from forecasting_helpers import OPTIONS, needs_covariates
+from forecasting_helpers import OPTIONS
 
 from paper.forecasting import covariates
 from paper.forecasting.covariates import DAYS
@@ -44,7 +44,6 @@ def test_trees_use_covariates(data, monkeypatch):
         assert seeing["mase"] < 0.7 * blind["mase"]
 
 
-@needs_covariates
 @pytest.mark.parametrize("used", [False, True])
 def test_ours_gets_known_values_of_the_forecast_days(used, monkeypatch):
     monkeypatch.setattr(covariates, "DAYS", 2)
