@@ -1,5 +1,6 @@
 """Optimizers are torch's; weight decay, device and precision are chosen as documented."""
 
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,16 @@ from train.problem_helpers import COUNT, loss, net, plain, points, same, weights
 
 from eattn.models import SequenceClassifier
 from eattn.nn import ElementwiseAttention
-from eattn.train import Schedule, Task, TensorDataset, TrainConfig, isolated, make_optimizer, train
+from eattn.train import (
+    Schedule,
+    Task,
+    TensorDataset,
+    TrainConfig,
+    isolated,
+    make_optimizer,
+    optim,
+    train,
+)
 from eattn.train.optim import choose_device, choose_dtype
 
 
@@ -118,6 +128,17 @@ def test_mixed_precision_is_close_to_float32():
         assert all(p.dtype == torch.float32 for p in model.parameters())
         assert close == pytest.approx(exact, rel=0.02)
         assert close != exact
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_types_without_cpu_instructions_warn(name, monkeypatch):
+    monkeypatch.setattr(optim, "cpu_supports", lambda name: False)
+    with pytest.warns(UserWarning, match=f"no instructions for {name}: precision='float32'"):
+        choose_dtype(name, torch.device("cpu"))
+    monkeypatch.setattr(optim, "cpu_supports", lambda name: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose_dtype(name, torch.device("cpu")) == getattr(torch, name)
 
 
 def test_float16_skips_steps_whose_gradients_overflow():

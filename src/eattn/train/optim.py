@@ -1,5 +1,6 @@
 """Optimizer, device and precision of a run. Nothing here has been run on a GPU."""
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from eattn.train.config import TrainConfig
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+CODES = {"bfloat16": "bf16", "float16": "fp16"}  # in names of oneDNN
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -50,10 +52,21 @@ def choose_device(model: nn.Module, name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype of autocast, or None for no autocast."""
     if name != "auto":
+        if device.type == "cpu" and name in DTYPES and not cpu_supports(name):
+            warnings.warn(
+                f"this CPU has no instructions for {name}: precision='float32' is much faster",
+                stacklevel=2,
+            )
         return DTYPES.get(name)
     if device.type != "cuda":
         return None  # mixed precision on a CPU is slower as often as faster
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def cpu_supports(name: str) -> bool:
+    """Return whether the CPU multiplies matrices of a 16-bit type with instructions for it."""
+    support = getattr(torch.ops.mkldnn, f"_is_mkldnn_{CODES[name]}_supported", None)
+    return bool(torch.backends.mkldnn.is_available() and support and support())
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
