@@ -35,6 +35,7 @@ NAMES = {"ea-6": "EA-6", "sa": "softmax attention"}
 FORMS = {"EA": Look(GREY), "EA-6": LOOKS["ea-6"], "EA-2": LOOKS["ea-2"]}
 KEY, QUERY = -0.6, 0.8  # of the drawing of a grid
 SEEN = 3.0  # half of the grid that is drawn
+DIGITS = 6  # of computed values, which are then equal on all CPUs
 
 
 def write(folder: Path = ASSETS) -> list[Path]:
@@ -76,11 +77,11 @@ def weights(q: float) -> Panel:
     points = []
     for k in np.linspace(-3, 4, 141):
         exact = math.exp(-((q - k) ** 2))
-        points.append({"series": "EA", "x": round(k, 3), "y": exact})
+        points.append({"series": "EA", "x": round(k, 3), "y": round(exact, DIGITS)})
         for order in (6, 2):
             taylor = sum((2 * q * k) ** n / math.factorial(n) for n in range(order + 1))
             y = math.exp(-(q**2) - k**2) * taylor
-            points.append({"series": f"EA-{order}", "x": round(k, 3), "y": y})
+            points.append({"series": f"EA-{order}", "x": round(k, 3), "y": round(y, DIGITS)})
     return lines(
         f"Weight of a key, q = {q:g}", points, x="k", y="weight", looks=FORMS, markers=False
     )
@@ -99,7 +100,7 @@ def grid() -> Panel:
         k, q = (np.exp(-2 * (at - places) ** 2) for at in (KEY, QUERY))
         curves = zip(looks, (k, q, k * q), strict=True)
         return [
-            {"series": name, "x": round(float(x), 3), "y": float(y)}
+            {"series": name, "x": round(float(x), 3), "y": round(float(y), DIGITS)}
             for name, curve in curves
             for x, y in zip(places, curve, strict=True)
         ]

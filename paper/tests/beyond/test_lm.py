@@ -112,7 +112,7 @@ def test_published_rows_belong_to_the_full_plan():
     for mixer in ("ea-2", "ea", "ea-6", "sa"):
         assert {"mixer": mixer} | usual not in left
     assert all(row["mixer"] in ("ea-6", "sa") for row in rows if lm.kind(row))
-    changes = (dict(steps=1000), dict(lr=1e-3), dict(length=1024), dict(text=("wiki.txt",)))
+    changes = (dict(steps=1000), dict(lr=3e-3), dict(length=1024), dict(text=("wiki.txt",)))
     for change in changes:
         key = replace(Plan(), **change).key("ea-6")
         assert not any(matches(row, key) for row in rows)
