@@ -13,6 +13,9 @@ other runs of the mixer use the selected learning rate; EA-2 and exact EA have o
 longest ones, and runs on classic books; they train in mixed precision (bfloat16), which takes a
 third to a half less time. The models of books have read rows of 256 bytes and are evaluated at
 positions up to 16,384 as well: the same bytes are predicted after more and more text.
+
+The runs come from several machines of different speed. Training steps of all mixers are therefore
+timed in turn, forward and backward on one batch in float32.
 """
 
 import math
@@ -35,13 +38,15 @@ from eattn.data.text import Document, load_text
 from eattn.hf import EAForCausalLM
 from eattn.lm import LMConfig, train_lm
 from eattn.lm.tokenizer import BYTES
+from eattn.train import isolated
 from paper.harness.chart import DOTTED, GREY, LOOKS, Chart, Look, Panel, lines
+from paper.harness.measure import Candidate, Work, timed_rows
 from paper.harness.pool import run_all
-from paper.harness.runlog import Key, Row, RunLog, matches
+from paper.harness.runlog import Key, Row, RunLog, matches, rows_of
 from paper.harness.scores import Mean, seeds
 from paper.harness.settings import by_variant, defaults, key_of, settings_of
 from paper.harness.sweep import sweep
-from paper.harness.table import Table, grid, tokens
+from paper.harness.table import Table, grid, seconds, tokens
 from paper.harness.target import Rows, Target
 
 TITLE = "Language models"
@@ -78,7 +83,8 @@ class Plan:
     longest: tuple[str, ...] = (OURS, FORGETTING, "ea-6+gate")  # for 3,000 steps, and the better SA
     books: tuple[str, ...] = (*longest, "sa+rope")  # on classic books, and the better SA
     text: tuple[str, ...] = ()  # files or folders; the standard library by default
-    faster: str = "bfloat16"  # precision of longer runs; few CPUs have instructions for it
+    long_precision: str = "bfloat16"  # of longer runs; few CPUs have instructions for it
+    rounds: int = 5  # of the timed training steps
     seeds: int = 2
     hidden: int = 256
     layers: int = 4
@@ -111,7 +117,7 @@ class Plan:
                 yield plan.key(mixer, short_conv=None)
             if mixer in self.positioned:
                 yield plan.key(mixer, positions=True)
-        tuned = {m: replace(plan, precision=self.faster) for m, plan in tuned.items()}
+        tuned = {m: replace(plan, precision=self.long_precision) for m, plan in tuned.items()}
         long = {
             mixer: [replace(plan, steps=LONG).key(mixer, seed) for seed in range(self.seeds)]
             for mixer, plan in tuned.items()
@@ -137,6 +143,14 @@ class Plan:
             ladder=LADDER,
         )
 
+    def timed(self) -> Iterator[Key]:
+        """Yield the keys of the training steps."""
+        names = ("hidden", "layers", "length", "batch_tokens")
+        sizes = {name: getattr(self, name) for name in names}
+        for mixer in dict.fromkeys((*self.mixers, *self.single)):
+            width = equal_ffn(mixer, self.hidden, self.layers)
+            yield {"what": "step", "mixer": mixer, "ffn": width} | sizes
+
     def key(
         self, mixer: str, seed: int = 0, *, short_conv: int | None = 4, positions: bool = False
     ) -> Row:
@@ -160,14 +174,15 @@ def plan(quick: bool) -> Plan:
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
-    """Train the models of the plan, several side by side, until no run is missing.
+    """Time training steps, and train the models of the plan until no run is missing.
 
-    An interrupted run is resumed.
+    Several models train side by side. An interrupted run is resumed.
     """
     for text in (plan.text, BOOKS) if plan.books else (plan.text,):
         load_text(files(text))  # a missing file fails before the work
     for key in plan.runs(log.rows):
         model_settings(key)
+    yield from log.measure_together(plan.timed(), partial(time_steps, plan.rounds))
     folder = None if log.path is None else log.path.parent / f".{log.path.stem}"
     measure = partial(measure_run, text=plan.text, folder=folder)
     while missing := [key for key in plan.runs(log.rows) if not log.has(key)]:
@@ -221,6 +236,26 @@ def model_settings(key: Key) -> LMConfig:
     values = {n: v for n, v in settings.items() if n in known}
     values |= {"short_conv": key["short_conv"], "validation_tokens": settings["judged"]}
     return LMConfig(**values)
+
+
+def time_steps(rounds: int, keys: Sequence[Key]) -> Iterator[Row]:
+    """Time training steps in turn, with one thread."""
+    work: list[tuple[Row, Candidate]] = [({}, Candidate(step(key), threads=1)) for key in keys]
+    return timed_rows(work, rounds=rounds)
+
+
+def step(key: Key) -> Work:
+    """Return a training step on random bytes, without the optimizer."""
+    config = LMConfig(**{name: value for name, value in key.items() if name != "what"})
+    with isolated(0):
+        model = EAForCausalLM(config.model(BYTES + 1))
+        x = torch.randint(BYTES, (config.batch_tokens // config.length, config.length))
+
+    def run() -> None:
+        model.zero_grad()
+        model(input_ids=x, labels=x).loss.backward()
+
+    return run
 
 
 def measure_run(key: Key, *, text: Sequence[str], folder: Path | None) -> Row:
@@ -291,7 +326,7 @@ def kind(row: Row) -> str:
 def stages(rows: Rows) -> dict[tuple[tuple[str, ...], int], list[Row]]:
     """Split runs by their text, which is empty for the standard library, and number of steps."""
     found: dict[tuple[tuple[str, ...], int], list[Row]] = {}
-    for row in rows:
+    for row in rows_of(rows, "run"):
         run = settings_of(row, DEFAULTS)
         found.setdefault((tuple(run.get("text", ())), run["steps"]), []).append(row)
     return dict(sorted(found.items()))
@@ -301,17 +336,6 @@ def by_model(rows: Rows) -> dict[str, list[Row]]:
     """Split the runs of a stage by model, with names like `ea-6` and `sa, learned positions`."""
     varying = {name: value for name, value in DEFAULTS.items() if name != "lr"}
     return by_variant(rows, lambda row: row["mixer"] + kind(row), varying)
-
-
-def speed(rows: Rows) -> dict[str, float]:
-    """Return the tokens per second of each model's fastest run of a stage.
-
-    All its runs do the same work, and other programs can only slow it down.
-    """
-    return {
-        name: max(row["tokens"] / row["seconds"] for row in runs)
-        for name, runs in by_model(rows).items()
-    }
 
 
 def chosen(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -363,12 +387,12 @@ TARGETS = (
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield bits per byte and speed of each stage, best model first, and the details."""
+    """Yield bits per byte of each stage, best model first, with the details; then the times."""
     for (text, steps), runs in stages(rows).items():
         found = chosen(runs)
         where = f" of {', '.join(text)}" * bool(text)
         title = f"Bits per byte of validation text{where}, {steps:,} steps"
-        yield Table(title, *_compared(found, speed(runs)), [_note(runs), *_gains(found)])
+        yield Table(title, *_compared(found), [_note(runs), *_gains(found)])
         swept = [settings_of(row, DEFAULTS) for row in runs if not (kind(row) or row["seed"])]
         if len({row["mixer"] for row in swept}) < len(swept):
             cell = "{bits_per_byte:.3f}".format_map
@@ -379,11 +403,19 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             head = ["positions", *(f"{tokens(int(a))}–{tokens(2 * int(a))}" for a in spans)]
             body = [[r["mixer"], *(f"{r['by_position'][a]:.3f}" for a in spans)] for r in placed]
             yield Table("… by position", head, body, [_position_note(placed[0])])
+    timed = sorted(rows_of(rows, "step"), key=lambda row: float(row["p50"]))
+    if timed:
+        body = [
+            [row["mixer"], seconds(row["p50"]), f"{row['batch_tokens'] / row['p50']:,.0f}"]
+            for row in timed
+        ]
+        note = f"{timed[0]['batch_tokens']:,} bytes in rows of {timed[0]['length']}, one thread."
+        yield Table(
+            "Time of a training step", ["mixer", "median", "bytes per second"], body, [note]
+        )
 
 
-def _compared(
-    found: dict[str, list[Row]], rates: dict[str, float]
-) -> tuple[list[str], list[list[str]]]:
+def _compared(found: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
     """Return the head and the lines of the table of one stage."""
     means = {name: _mean(runs, "bits_per_byte") for name, runs in found.items()}
     others = {
@@ -394,12 +426,9 @@ def _compared(
     for name in sorted(means, key=means.__getitem__):
         runs = found[name]
         ratios = [f"{means[name] / other:.3f}" if other else "" for other in others.values()]
-        seconds = runs[0]["tokens"] / rates[name]
-        cells = [f"{lr_of(runs[0]):g}", f"{seconds:,.0f}", f"{rates[name]:,.0f}"]
         score = Mean.of([row["bits_per_byte"] for row in runs]).text
-        body.append([name, score, *ratios, *cells, f"{runs[0]['parameters']:,}"])
-    head = ["mixer", "bits per byte", *others, "lr", "training, s", "tokens per second"]
-    return [*head, "parameters"], body
+        body.append([name, score, *ratios, f"{lr_of(runs[0]):g}", f"{runs[0]['parameters']:,}"])
+    return ["mixer", "bits per byte", *others, "lr", "parameters"], body
 
 
 def _note(rows: Sequence[Row]) -> str:
@@ -409,7 +438,7 @@ def _note(rows: Sequence[Row]) -> str:
     return (
         f"{run['layers']} blocks of {run['hidden']} channels, {run['steps']:,} steps of"
         f" {run['batch_tokens']:,} bytes in rows of {run['length']}, {'up to ' * (runs > 1)}"
-        f"{seeds(runs)}, one thread, times of the fastest run. Trained on"
+        f"{seeds(runs)}. Trained on"
         f" {run['text_bytes'][0] / 1e6:.1f} MB in {_documents(run['documents'][0])}; validated on"
         f" {judged:,} bytes from {run['documents'][1]} other{'s' * (run['documents'][1] > 1)}."
     )
@@ -444,57 +473,51 @@ def _mean(runs: Sequence[Row], field: str) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Chart:
-    """Draw bits per byte along tokens and along time, after more steps, and by position."""
+    """Draw bits per byte along tokens, in more steps, and by position."""
     found = stages(rows)
     (_, steps), runs = next(iter(found.items()))
-    panels = [
-        _panel(runs, f"(a) {steps:,} steps"),
-        _panel(runs, f"(b) {steps:,} steps, by time", by_time=True),
-    ]
+    panels = [_panel(runs, f"(a) {steps:,} steps")]
     if long := found.get(((), LONG)):
-        panels.append(_panel(long, f"(c) {LONG:,} steps"))
+        panels.append(_panel(long, f"(b) {LONG:,} steps"))
     points = [
         {"series": name, "x": int(a), "y": value}
         for name, of in chosen(found.get((BOOKS, LONG), [])).items()
         for a, value in of[0]["by_position"].items()
     ]
     if points:
-        title = "(d) Classic books, by position"
+        title = "(c) Classic books, by position"
         panels.append(lines(title, points, x="bytes before", y=Y, log="x", zero=False))
     return Chart(panels)
 
 
-def _panel(stage: Sequence[Row], title: str, *, by_time: bool = False) -> Panel:
+def _panel(stage: Sequence[Row], title: str) -> Panel:
     """Draw the mean over the seeds of a model at each of its evaluations."""
-    looks, points, rates = {}, [], speed(stage)
+    looks, points = {}, []
     for name, runs in chosen(stage).items():
-        unit = 60 * rates[name] if by_time else 1e6
         look = LOOKS.get(runs[0]["mixer"], Look(GREY))
         looks[name] = look._replace(dash=DASHES[kind(runs[0])] or look.dash)
         for evaluations in zip(*(row["points"] for row in runs), strict=True):
-            place = {"series": name, "x": evaluations[0]["tokens"] / unit}
+            place = {"series": name, "x": evaluations[0]["tokens"] / 1e6}
             points.append(place | {"y": _mean(evaluations, "bits_per_byte")})
-    x = "minutes on one thread" if by_time else "tokens seen, millions"
-    return lines(title, points, x=x, y=Y, zero=False, looks=looks)
+    return lines(title, points, x="tokens seen, millions", y=Y, zero=False, looks=looks)
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the models that need fewer bits than ours, or less time for the same steps."""
+    """Yield the models that need fewer bits than ours, and those with faster training steps."""
     for (text, steps), runs in stages(rows).items():
-        found, rates = chosen(runs), speed(runs)
-        own = FORGETTING if FORGETTING in found else OURS
+        means = {name: _mean(of, "bits_per_byte") for name, of in chosen(runs).items()}
+        own = FORGETTING if FORGETTING in means else OURS
         where = ", ".join([f"{steps:,} steps", *text])
-        means = {name: _mean(of, "bits_per_byte") for name, of in found.items()}
-        seconds = {name: of[0]["tokens"] / rates[name] for name, of in found.items()}
-        for values, unit, words in (
-            (means, " bits per byte", "needs fewer bits"),
-            (seconds, " s", "takes less time"),
-        ):
-            ours = values.get(own, -math.inf)
-            for name, value in values.items():
-                if value < ours * (1 - SMALLEST):
-                    numbers = f"{value:.4g} against {ours:.4g}{unit}"
-                    yield f"{where}: `{name}` {words} than `{own}`: {numbers}."
+        ours = means.get(own, -math.inf)
+        for name, value in means.items():
+            if value < ours * (1 - SMALLEST):
+                numbers = f"{value:.4g} against {ours:.4g} bits per byte"
+                yield f"{where}: `{name}` needs fewer bits than `{own}`: {numbers}."
+    times = {row["mixer"]: row["p50"] for row in rows_of(rows, "step")}
+    faster = [f"`{m}` {seconds(t)}" for m, t in times.items() if t < times.get(FORGETTING, 0.0)]
+    if faster:
+        own_time = seconds(times[FORGETTING])
+        yield f"Time of a training step: {', '.join(faster)}; `{FORGETTING}` {own_time}."
 
 
 def _found(rows: Rows, keys: Sequence[Key]) -> list[Row]:

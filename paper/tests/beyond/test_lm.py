@@ -17,7 +17,7 @@ from eattn.hf import EAForCausalLM
 from paper.beyond import lm
 from paper.beyond.lm import Plan
 from paper.harness.experiment import result
-from paper.harness.runlog import RunLog, matches
+from paper.harness.runlog import RunLog, matches, rows_of
 from paper.harness.target import judge
 
 TINY = Plan(
@@ -55,18 +55,22 @@ def measured(tmp_path_factory):
 
 def test_every_model_has_a_row_with_its_evaluations(measured):
     _, log = measured
-    assert list(lm.chosen(log.rows)) == [
+    runs = rows_of(log.rows, "run")
+    assert list(lm.chosen(runs)) == [
         "ea-6",
         "sa",
         "ea-6, no convolution",
         "sa, learned positions",
     ]
-    for row in log.rows:
+    for row in runs:
         assert [point["tokens"] for point in row["points"]] == [256, 512, 768]
         assert row["points"][-1]["bits_per_byte"] == row["bits_per_byte"]
         assert 0 < row["points"][0]["seconds"] < row["seconds"]
         assert (row["text"], row["documents"]) == (["text"], [23, 1])
-    assert len({row["parameters"] for row in log.rows[:2]}) == 1
+    assert len({row["parameters"] for row in runs[:2]}) == 1
+    steps = rows_of(log.rows, "step")
+    assert [row["mixer"] for row in steps] == ["ea-6", "sa"]
+    assert all(0 < row["p20"] <= row["p50"] <= row["p80"] for row in steps)
     assert not list(log.path.parent.glob(".lm/*"))
 
 
@@ -89,14 +93,15 @@ def test_an_interrupted_run_continues_from_its_checkpoint(measured, tmp_path, mo
 
 def test_the_best_model_comes_first_and_settings_are_noted(measured):
     _, log = measured
-    (table,) = lm.tables(log.rows)
+    table, times = lm.tables(log.rows)
+    assert {line[0] for line in times.lines} == {"ea-6", "sa"}
     bits = [float(cells[1]) for cells in table.lines]
     assert bits == sorted(bits)
     ratios = {cells[0]: cells[2:4] for cells in table.lines}
     assert (ratios["ea-6"][0], ratios["sa"][1]) == ("1.000", "1.000")
     assert "in 23 documents; validated on" in table.notes[0]
     assert "the short convolution saves: " in table.notes[1]
-    assert [panel.title[:3] for panel in lm.draw(log.rows).panels] == ["(a)", "(b)"]
+    assert [panel.title[:3] for panel in lm.draw(log.rows).panels] == ["(a)"]
 
 
 def missing(plan: Plan, rows: list) -> list[dict]:
@@ -145,6 +150,7 @@ def staged():
     log = RunLog(None, "lm")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lm, "run_all", fake)
+        patch.setattr(lm, "time_steps", lambda rounds, keys: [{"p50": 1.0} for _ in keys])
         patch.setattr(lm, "load_text", lambda files: None)
         patch.setenv("EATTN_DATA", "data")
         assert list(lm.rows(plan, log)) == list(lm.rows(plan, log))
@@ -182,8 +188,9 @@ def test_stages_have_their_tables_and_targets(staged):
         "Bits per byte of validation text, 3,000 steps",
         "Bits per byte of validation text of classic_books, 1,000 steps",
         "… by position",
+        "Time of a training step",
     ]
-    main, sweep, long, *_, places = lm.tables(staged)
+    main, sweep, long, *_, places, _ = lm.tables(staged)
     assert main.lines[0][:5] == ["ea-6+decay", "1.800 ± 0.000", "0.900", "0.857", "0.004"]
     assert "saves: 1.000 with `ea-6`, 1.000 with `ea-6+decay`" in main.notes[1]
     assert sweep.head == ["lr", "0.001", "0.002", "0.004", "0.008", "0.016", "0.032"]
@@ -195,7 +202,7 @@ def test_stages_have_their_tables_and_targets(staged):
     one = [row for row in staged if not row["seed"]]
     assert len(judge(lm.TARGETS, one)) == 3  # the ratio needs two seeds
     chart = lm.draw(staged)
-    assert [panel.title[:3] for panel in chart.panels] == ["(a)", "(b)", "(c)", "(d)"]
+    assert [panel.title[:3] for panel in chart.panels] == ["(a)", "(b)", "(c)"]
 
 
 def test_models_have_as_many_parameters_as_ea_6():
@@ -264,6 +271,8 @@ def test_ea_6_is_compared_with_softmax_attention(bits, words):
     assert judge(lm.TARGETS, [run("la", 1.0)]) == []
     lost = "300 steps: `sa` needs fewer bits than `ea-6`: 2 against 2.1 bits per byte."
     assert list(lm.losses(rows)) == [lost] * (words == "missed")
+    steps = [{"what": "step", "mixer": m, "p50": t} for m, t in (("sa", 1), ("ea-6+decay", 2))]
+    assert list(lm.losses(steps)) == ["Time of a training step: `sa` 1 s; `ea-6+decay` 2 s."]
 
 
 def test_wrong_plans_raise_before_the_work():
