@@ -199,7 +199,7 @@ def test_stages_have_their_tables_and_targets(staged):
     judged = {verdict.target.name: verdict.value for verdict in judge(lm.TARGETS, staged)}
     assert judged["bits per byte: EA-6+decay / EA-6, 2 seeds"] == pytest.approx(0.9)
     assert judged["EA-6+decay: positions 8k–16k / 256–512"] == pytest.approx(1.005)
-    one = [row for row in staged if not row["seed"]]
+    one = [row for row in rows_of(staged, "run") if not row["seed"]]
     assert len(judge(lm.TARGETS, one)) == 3  # the ratio needs two seeds
     chart = lm.draw(staged)
     assert [panel.title[:3] for panel in chart.panels] == ["(a)", "(b)", "(c)"]
