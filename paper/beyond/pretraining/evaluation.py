@@ -124,7 +124,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     ]
     note = (
         f"Steps of {GROUPS * TOKENS:,} tokens, learning rate {rows[0]['lr']:g}, one thread;"
-        f" {_precisions(rows)}. MASE: geometric mean over datasets and frequencies, zero-shot."
+        f" {_precisions(rows)}. Hours were measured on shared machines. MASE: geometric mean over"
+        " datasets and frequencies, zero-shot."
     )
     head = ["mixer", LOSS, "MASE / naive", "parameters", "training, hours"]
     yield Table("The same recipe with other mixers", head, body, [note])
