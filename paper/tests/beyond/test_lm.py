@@ -111,7 +111,7 @@ def missing(plan: Plan, rows: list) -> list[dict]:
 
 
 def test_published_rows_belong_to_the_full_plan():
-    rows = result("lm").rows
+    rows = rows_of(result("lm").rows, "run")
     left = missing(lm.plan(quick=False), rows)
     usual = {"short_conv": 4, "seed": 0}
     for mixer in ("ea-2", "ea", "ea-6", "sa"):
