@@ -16,6 +16,8 @@ positions up to 16,384 as well: the same bytes are predicted after more and more
 
 The runs come from several machines of different speed. Training steps of all mixers are therefore
 timed in turn, forward and backward on one batch in float32.
+
+Most runs have not been made yet: the tables list those that exist.
 """
 
 import math

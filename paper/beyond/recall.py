@@ -14,7 +14,7 @@ the runs with more pairs use the selected learning rate.
 
 Does forgetting hurt? Mixers with a decay or a gate train on the same task. Where keys change their
 value, forgetting may help: in a second task each key comes two or three times, each time with
-another value, and the last value counts.
+another value, and the last value counts. These runs have not been made yet.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -33,7 +33,7 @@ BLOCKS = {"15T": 1, "H": 4, "D": 96, "W": 672}  # rows of ETT in a step
 STEPS = {"15T": "15min", "H": "h", "D": "D", "W": "7D", "M": "MS"}  # pandas frequencies
 M4_START = "2000-01-03"  # the true starts are not published with the values
 NAIVE = "seasonal naive"
-OWN = (OURS, ZERO_SHOT)
+MODELS = (OURS, ZERO_SHOT)
 PUBLISHED = {  # name in the file of results: name in the tables
     "seasonal_naive": NAIVE,
     "chronos-2": "Chronos-2",
@@ -73,7 +73,7 @@ def keys(plan: Plan, rows: Rows = ()) -> Iterator[Key]:
     """Yield the keys of every task: trained on it with the default mixer, and pretrained."""
     for model in plan.models:
         for task in plan.tasks or TASKS:
-            if model in OWN:
+            if model in MODELS:
                 yield key_of(plan, task, MIXER, 0, model)
 
 
@@ -245,7 +245,7 @@ def tables(rows: Rows) -> Iterator[Table]:
         return
     others, losses = published_relative(rows, "mase"), published_relative(rows, "crps")
     found: list[tuple[float, float | None, str, str]] = []
-    for model in OWN:
+    for model in MODELS:
         scores = [relative(rows, score, model) for score in ("mase", "crps")]
         if scores[0].keys() == own.keys():
             a, b = (geometric_mean(of.values()) for of in scores)
@@ -263,7 +263,7 @@ def tables(rows: Rows) -> Iterator[Table]:
     head = ["model", "MASE", "CRPS", "pretrained, millions of parameters", "source"]
     yield Table(title, head, body, [note] if others else [])
     shown = [name for name in BY_TASK if name in others]
-    for model in OWN:
+    for model in MODELS:
         own = runs(rows, model)
         mase, crps = relative(rows, "mase", model), relative(rows, "crps", model)
         body = [
@@ -288,7 +288,7 @@ def panels(rows: Rows) -> Iterator[Panel]:
     if not mase:
         return
     others, losses = published_relative(rows, "mase"), published_relative(rows, "crps")
-    ours = [(model, relative(rows, "mase", model)) for model in OWN]
+    ours = [(model, relative(rows, "mase", model)) for model in MODELS]
     points: list[Point] = [
         {"series": name, "x": _label(task), "y": ratio}
         for name, of in (*ours, *((name, others.get(name, {})) for name in BY_TASK))
@@ -296,7 +296,7 @@ def panels(rows: Rows) -> Iterator[Panel]:
     ]
     title = "GIFT-Eval: MASE relative to seasonal naive, others as published"
     yield dots(title, points, y="MASE / naive", log=True, looks=LOOKS, columns=6)
-    own = {model: relative(rows, "crps", model) for model in OWN}
+    own = {model: relative(rows, "crps", model) for model in MODELS}
     means = {m: geometric_mean(of.values()) for m, of in own.items() if of.keys() == crps.keys()}
     means |= {name: geometric_mean(of.values()) for name, of in losses.items()}
     points = [

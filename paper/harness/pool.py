@@ -53,7 +53,7 @@ def run_all(
 
 @contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM, which would otherwise leave the runs without their parent."""
+    """Raise SystemExit on SIGTERM; otherwise the runs would outlive this process."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
