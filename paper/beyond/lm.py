@@ -95,7 +95,7 @@ class Plan:
     steps: int = 300
     lr: float = 2e-3
     evaluations: int = 8
-    judged: int = 2**16
+    validation_tokens: int = 2**16
     precision: str = "auto"  # float32 on a CPU
     jobs: int | None = None  # runs side by side; one per core by default
 
@@ -170,9 +170,9 @@ def plan(quick: bool) -> Plan:
     """Return the full plan, or small models and few steps: more of both may change the order."""
     if not quick:
         return Plan()
-    small: Any = {"hidden": 128, "layers": 2, "length": 128, "batch_tokens": 2048, "judged": 2**14}
     few = Plan((OURS, FORGETTING, "sa"), (2e-3,), long=(), longest=(), books=(), seeds=1)
-    return replace(few, **small, steps=120, evaluations=6)
+    small = replace(few, hidden=128, layers=2, length=128, batch_tokens=2048)
+    return replace(small, steps=120, evaluations=6, validation_tokens=2**14)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
@@ -236,8 +236,7 @@ def model_settings(key: Key) -> LMConfig:
     known = {field.name for field in fields(LMConfig)}
     settings = settings_of(key, DEFAULTS)
     values = {n: v for n, v in settings.items() if n in known}
-    values |= {"short_conv": key["short_conv"], "validation_tokens": settings["judged"]}
-    return LMConfig(**values)
+    return LMConfig(**values | {"short_conv": key["short_conv"]})
 
 
 def time_steps(rounds: int, keys: Sequence[Key]) -> Iterator[Row]:
@@ -436,13 +435,13 @@ def _compared(found: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
 def _note(rows: Sequence[Row]) -> str:
     run = TEXT | settings_of(rows[0], DEFAULTS)
     runs = max(map(len, chosen(rows).values()))
-    judged = min(run["judged"], run["text_bytes"][1])
+    validation = min(run["validation_tokens"], run["text_bytes"][1])
     return (
         f"{run['layers']} blocks of {run['hidden']} channels, {run['steps']:,} steps of"
         f" {run['batch_tokens']:,} bytes in rows of {run['length']}, {'up to ' * (runs > 1)}"
         f"{seeds(runs)}. Trained on"
         f" {run['text_bytes'][0] / 1e6:.1f} MB in {_documents(run['documents'][0])}; validated on"
-        f" {judged:,} bytes from {run['documents'][1]} other{'s' * (run['documents'][1] > 1)}."
+        f" {validation:,} bytes from {run['documents'][1]} other{'s' * (run['documents'][1] > 1)}."
     )
 
 

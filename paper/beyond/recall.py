@@ -87,7 +87,7 @@ class Plan:
     vocab: int = 512
     batch: int = 64
     steps: int = 1500
-    judged: int = 512  # samples of each number of pairs
+    samples: int = 512  # of each number of pairs, for validation and for the test
     updates: bool = False  # keys come two or three times with other values; the last one counts
     jobs: int | None = None  # runs side by side; one per core by default
 
@@ -131,7 +131,7 @@ def plan(quick: bool) -> Plan:
         return Plan()
     mixers = ("ea-6", SMALL, LINEAR, "deltanet", "sa")
     few = Plan(mixers, lrs=(3e-3,), longer=(), harder=(), updated=(), seeds=1)
-    return replace(few, pairs=(4, 8, 16), steps=300, judged=128)
+    return replace(few, pairs=(4, 8, 16), steps=300, samples=128)
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:
@@ -306,7 +306,7 @@ def accuracies(model: nn.Module, settings: Row, stream: int) -> dict[str, float]
     found = {}
     for pairs in settings["pairs"]:
         rng = np.random.default_rng([stream, pairs])
-        tokens, labels = draw_samples(settings["judged"], pairs, settings, rng)
+        tokens, labels = draw_samples(settings["samples"], pairs, settings, rng)
         answers = torch.cat([model(part).logits.argmax(-1) for part in tokens.split(EVALUATED)])
         asked = labels != NO_LABEL
         found[str(pairs)] = float((answers == labels)[asked].double().mean())

@@ -27,7 +27,7 @@ TINY = Plan(
     vocab=16,
     batch=8,
     steps=4,
-    judged=40,
+    samples=40,
     jobs=1,
 )
 SAMPLES, PAIRS, LENGTH, VOCAB = 50, 7, 40, 64
@@ -161,7 +161,7 @@ class LookUp(torch.nn.Module):
 
 
 def test_a_model_that_looks_up_keys_is_perfect():
-    settings = {"pairs": (2, 7), "vocab": 64, "judged": 70, "updates": False}
+    settings = {"pairs": (2, 7), "vocab": 64, "samples": 70, "updates": False}
     assert recall.accuracies(LookUp(), settings, recall.TEST) == {"2": 1.0, "7": 1.0}
     assert recall.loss(LookUp(), tuple(map(torch.from_numpy, samples()))) < 1e-6
 
