@@ -10,12 +10,13 @@ Each mixer trains for 300 steps at several learning rates, and the bits per byte
 text select the best. If that is the smallest or the largest one, the next is tried as well. All
 other runs of the mixer use the selected learning rate; EA-2 and exact EA have only been trained at
 0.002. Longer runs follow, with the better softmax attention of the runs of 1,000 steps in the
-longest ones, and runs on classic books; they train in mixed precision (bfloat16), which takes a
-third to a half less time. The models of books have read rows of 256 bytes and are evaluated at
-positions up to 16,384 as well: the same bytes are predicted after more and more text.
+longest ones, and runs on classic books. All runs train in mixed precision (bfloat16), which is two
+to three times as fast on CPUs that have instructions for it. The models of books have read rows of
+256 bytes and are evaluated at positions up to 16,384 as well: the same bytes are predicted after
+more and more text.
 
-The runs come from several machines of different speed. Training steps of all mixers are therefore
-timed in turn, forward and backward on one batch in float32.
+Runs share the machine with each other. Training steps of all mixers are therefore timed in turn,
+forward and backward on one batch in float32.
 
 Most runs have not been made yet: the tables list those that exist.
 """
@@ -85,7 +86,6 @@ class Plan:
     longest: tuple[str, ...] = (OURS, FORGETTING, "ea-6+gate")  # for 3,000 steps, and the better SA
     books: tuple[str, ...] = (*longest, "sa+rope")  # on classic books, and the better SA
     text: tuple[str, ...] = ()  # files or folders; the standard library by default
-    long_precision: str = "bfloat16"  # of longer runs; few CPUs have instructions for it
     rounds: int = 5  # of the timed training steps
     seeds: int = 2
     hidden: int = 256
@@ -96,7 +96,7 @@ class Plan:
     lr: float = 2e-3
     evaluations: int = 8
     validation_tokens: int = 2**16
-    precision: str = "auto"  # float32 on a CPU
+    precision: str = "bfloat16"  # float32 is faster on CPUs without instructions for bfloat16
     jobs: int | None = None  # runs side by side; one per core by default
 
     def runs(self, rows: Rows) -> Iterator[Key]:
@@ -119,7 +119,6 @@ class Plan:
                 yield plan.key(mixer, short_conv=None)
             if mixer in self.positioned:
                 yield plan.key(mixer, positions=True)
-        tuned = {m: replace(plan, precision=self.long_precision) for m, plan in tuned.items()}
         long = {
             mixer: [replace(plan, steps=LONG).key(mixer, seed) for seed in range(self.seeds)]
             for mixer, plan in tuned.items()
@@ -172,7 +171,7 @@ def plan(quick: bool) -> Plan:
         return Plan()
     few = Plan((OURS, FORGETTING, "sa"), (2e-3,), long=(), longest=(), books=(), seeds=1)
     small = replace(few, hidden=128, layers=2, length=128, batch_tokens=2048)
-    return replace(small, steps=120, evaluations=6, validation_tokens=2**14)
+    return replace(small, steps=120, evaluations=6, validation_tokens=2**14, precision="auto")
 
 
 def rows(plan: Plan, log: RunLog) -> Iterator[Row]:

@@ -36,6 +36,7 @@ TINY = Plan(
     batch_tokens=128,
     steps=6,
     evaluations=3,
+    precision="float32",
     jobs=1,
 )
 
