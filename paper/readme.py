@@ -60,11 +60,11 @@ def _tasks() -> Iterator[Task]:
     pair = [_row("speculate", what="edit", edit=0.9, way=way)["p50"] for way in ("prefix", "sa")]
     task = "first token after an edit at 90 % of 16,384 tokens, BERT-base"
     yield task, seconds, min, f"{SOFTMAX}, keys and values kept", pair
-    bits = partial(lm.bits, result("lm").rows)
-    other = min(lm.SOFTMAX, key=bits)
-    task = f"bits per byte of Python sources, 3.2 M parameters, 300 steps, `{lm.FORGETTING}`"
-    rotary = " with rotary positions" * (other == "sa+rope")
-    yield task, three, min, SOFTMAX + rotary, [bits(lm.FORGETTING), bits(other)]
+    for steps in (lm.Plan.steps, lm.LONGEST):
+        bits = partial(lm.bits, result("lm").rows, steps=steps)
+        pair = [bits(mixer) for mixer in (lm.FORGETTING, "sa+rope")]
+        task = f"bits per byte of Python sources, 3.2 M parameters, {steps:,} steps"
+        yield f"{task}, `{lm.FORGETTING}`", three, min, f"{SOFTMAX} with rotary positions", pair
     for mixer, name in (("ea-6", ""), (recall.SMALL, f", `{recall.SMALL}` instead of EA-6")):
         pair = [recall.accuracy(result("recall").rows, each) for each in (mixer, "sa")]
         yield f"recall of 32 key-value pairs{name}", "{:.2f}".format, max, SOFTMAX, pair
