@@ -105,19 +105,13 @@ def test_the_best_model_comes_first_and_settings_are_noted(measured):
     assert [panel.title[:3] for panel in lm.draw(log.rows).panels] == ["(a)"]
 
 
-def missing(plan: Plan, rows: list) -> list[dict]:
-    """Return the settings that the runs without rows have in addition to their kind."""
-    keys = [key for key in plan.runs(rows) if not any(matches(row, key) for row in rows)]
-    return [{n: v for n, v in key.items() if v not in (None, "run", False)} for key in keys]
-
-
 def test_published_rows_belong_to_the_full_plan():
     rows = rows_of(result("lm").rows, "run")
-    left = missing(lm.plan(quick=False), rows)
-    usual = {"short_conv": 4, "seed": 0}
-    for mixer in ("ea-2", "ea", "ea-6", "sa"):
-        assert {"mixer": mixer} | usual not in left
-    assert all(row["mixer"] in ("ea-6", "sa") for row in rows if lm.kind(row))
+    plan = lm.plan(quick=False)
+    assert {row["mixer"] for row in rows} <= {*plan.mixers, *plan.single}
+    assert {row["mixer"] for row in rows if lm.kind(row)} <= {*plan.plain, *plan.positioned}
+    for mixer in plan.longest:
+        assert any(matches(row, plan.key(mixer)) for row in rows)
     changes = (dict(steps=1000), dict(lr=3e-3), dict(length=1024), dict(text=("wiki.txt",)))
     for change in changes:
         key = replace(Plan(), **change).key("ea-6")
