@@ -14,7 +14,8 @@ the runs with more pairs use the selected learning rate.
 
 Does forgetting hurt? Mixers with a decay or a gate train on the same task. Where keys change their
 value, forgetting may help: in a second task each key comes two or three times, each time with
-another value, and the last value counts. These runs have not been made yet.
+another value, and the last value counts. Of these runs, only `ea-q25r12+decay` on the first task
+has been made yet.
 """
 
 from collections.abc import Callable, Iterator, Sequence
