@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -61,8 +60,8 @@ def _tasks() -> Iterator[Task]:
     task = "first token after an edit at 90 % of 16,384 tokens, BERT-base"
     yield task, seconds, min, f"{SOFTMAX}, keys and values kept", pair
     for steps in (lm.Plan.steps, lm.LONGEST):
-        bits = partial(lm.bits, result("lm").rows, steps=steps)
-        pair = [bits(mixer) for mixer in (lm.FORGETTING, "sa+rope")]
+        runs, mixers = result("lm").rows, (lm.FORGETTING, "sa+rope")
+        pair = [lm.bits(runs, mixer, steps=steps) for mixer in mixers]
         task = f"bits per byte of Python sources, 3.2 M parameters, {steps:,} steps"
         yield f"{task}, `{lm.FORGETTING}`", three, min, f"{SOFTMAX} with rotary positions", pair
     for mixer, name in (("ea-6", ""), (recall.SMALL, f", `{recall.SMALL}` instead of EA-6")):
